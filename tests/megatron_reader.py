@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
         "num-query-groups": 1, "rotary-base": 10000, "make-vocab-size-divisible-by": 128, "moe-router-topk": 2,
         "tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
         "expert-model-parallel-size": 1, "kv-lora-rank": 32, "qk-head-dim": 128, "qk-pos-emb-head-dim": 64,
-        "v-head-dim": 128, "fp8-amax-history-len": 1,
+        "v-head-dim": 128, "fp8-amax-history-len": 1, "num-layers-at-start-in-bf16": 1, "num-layers-at-end-in-bf16": 1,
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", type=int, default=default)
     for name, default in {
@@ -43,7 +43,8 @@ def parser() -> argparse.ArgumentParser:
         "moe-token-dispatcher-type": ("allgather", "alltoall", "flex"),
         "moe-router-load-balancing-type": ("aux_loss", "seq_aux_loss", "global_aux_loss", "sinkhorn", "none"),
         "moe-token-drop-policy": ("probs", "position"), "moe-router-dtype": (None, "fp32", "fp64"),
-        "rope-type": (None, "rope", "yarn"), "fp8-format": (None, "e4m3", "hybrid"),
+        "rope-type": (None, "rope", "yarn"),
+        "fp4-format": (None, "e2m1"), "fp4-recipe": ("nvfp4", "custom"), "fp8-format": (None, "e4m3", "hybrid"),
         "fp8-recipe": ("delayed", "tensorwise", "blockwise", "mxfp8"), "fp8-amax-compute-algo": ("most_recent", "max"),
         "recompute-granularity": (None, "full", "selective"), "recompute-method": (None, "uniform", "block"),
         "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
@@ -65,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "use-megatron-fsdp", "bf16",
         "no-gradient-accumulation-fusion",
         "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
-        "attention-output-gate", "use-rope-scaling",
+        "attention-output-gate", "use-rope-scaling", "first-last-layers-bf16",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")

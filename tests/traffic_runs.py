@@ -24,7 +24,7 @@ SEQ, MICRO = 8, 2
 Cases = list[tuple[ModelShape, str, dict]]
 
 
-def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[list[Sent]]:
+def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str, seq: int = SEQ) -> list[list[Sent]]:
     """In a rank, the first two steps of each case."""
     torch.set_num_threads(1)
     found = []
@@ -32,10 +32,10 @@ def steps(cases: Cases, dtype: torch.dtype, autocast: bool, fp8: str) -> list[li
         for shape, text, given in cases:
             layout = Layout.parse(text).replace(**given)
             prepare = partial(use_fp8, recipe=fp8) if fp8 else None
-            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=SEQ, prepare=prepare)
+            mesh, case = Mesh(layout), Case(shape, layout.recompute, dtype=dtype, seq=seq, prepare=prepare)
             engine = parallelize(case.model(), mesh, case.make())
             generator = torch.Generator().manual_seed(mesh.index("dp"))
-            batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, SEQ), generator=generator)
+            batch = torch.randint(shape.vocab, (MICRO * layout.grad_acc, seq), generator=generator)
             batch = own_tokens(batch, batch.clone(), mesh, layout.token_placement)
             sent: list[Sent] = []
             for _ in range(2):
@@ -53,13 +53,13 @@ def step(engine: Engine, batch: tuple, dtype: torch.dtype, node: int | None, int
         engine.step()
 
 
-def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32", fp8="") -> None:
+def check(ranks, cases: Cases, world: int, dtype=torch.float32, recipe="fp32", fp8="", seq=SEQ) -> None:
     precision = load_recipe(recipe).with_fp8(fp8)
-    found = ranks(steps, cases, dtype, recipe == "autocast", fp8, ranks=world).values
+    found = ranks(steps, cases, dtype, recipe == "autocast", fp8, seq, ranks=world).values
     for rank, mine in enumerate(found):
         for (shape, text, given), sent in zip(cases, mine, strict=True):
             layout = Layout.parse(f"{text},micro_batch={MICRO}").replace(**given)
-            compare(shape, layout, SEQ, precision, rank, sent)
+            compare(shape, layout, seq, precision, rank, sent)
 
 
 def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:

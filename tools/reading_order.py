@@ -45,10 +45,13 @@ CORE = (
 #: Inside a room of the core, and no part of it.
 LABS_INSIDE = (
     "playbook.precision.products",
+    "playbook.precision.four_bits",
+    "playbook.precision.fp4",
     "playbook.schedules.solver",
     "playbook.schedules.explain",
     "playbook.schedules.validate",
     "playbook.planning.flags",
+    "playbook.planning.four_bits",
     "playbook.planning.jobs",
     "playbook.planning.muon",
     "playbook.planning.recurrent",
@@ -57,6 +60,7 @@ LABS_INSIDE = (
     "playbook.planning.search",
     "playbook.planning.rank_view",
     "playbook.planning.transfer",
+    "playbook.model.fp4",
     "playbook.model.fp8",
     "playbook.model.lora",
     "playbook.model.offload",
@@ -67,6 +71,7 @@ LABS_INSIDE = (
     "playbook.training.invariant",
     "playbook.training.muon",
     "playbook.training.replica_check",
+    "playbook.training.saving",
     "playbook.training.reshard",
     "playbook.training.sampler",
 )

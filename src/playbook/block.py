@@ -71,11 +71,13 @@ class Core(NamedTuple):
 
 class Kind(NamedTuple):
     """What tells the blocks of a model apart: ``experts`` in place of one MLP, the ``window`` of attention (0: none, -1:
-    no attention but a state), and whether they keep all, beside others of which parts are computed again."""
+    no attention but a state), whether they keep all, beside others of which parts are computed again, and whether they
+    are ``wide``: in higher precision than others (`FP8Recipe.wide_blocks`)."""
 
     experts: bool = False
     window: int = 0
     whole: bool = False
+    wide: bool = False
 
     @property
     def recurrent(self) -> bool:

@@ -31,6 +31,17 @@ register(
             "product": "playbook.kernels.fp8_matmul:fp8_matmul",
             "state": "playbook.precision.products:narrow",
         },
+        "recipe": {
+            "nvfp4": "playbook.precision.four_bits:nvfp4",
+            "mxfp4": "playbook.precision.four_bits:mxfp4",
+        },
+        "fp4": {
+            "layers": "playbook.model.fp4:use_fp4",
+            "check": "playbook.planning.four_bits:check",
+            "copies": "playbook.planning.four_bits:copies",
+            "told": "playbook.planning.four_bits:told",
+            "tensor": "playbook.planning.four_bits:by_precision",
+        },
         "data parallel": {
             "method": "playbook.decentralized.methods:parse",
             "replicas": "playbook.decentralized.strategies:replicas",

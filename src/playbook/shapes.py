@@ -278,17 +278,24 @@ class ModelShape:
         window = self.windows[layer % len(self.windows)] if self.windows else 0
         return Kind(self.is_moe(layer), window)
 
-    def blocks(self, runs: Iterable[range] | None = None, again: int | None = None) -> dict[Kind, int]:
+    def blocks(
+        self, runs: Iterable[range] | None = None, again: int | None = None, wide: int = 0
+    ) -> dict[Kind, int]:
         """How many blocks of each kind are in ``runs`` (by default all): only kinds that are there, those with experts
         last. Blocks of a kind are alike, so a sum over layers is a product. ``again``: of each run all but the first so
-        many are `Kind.whole`.
+        many are `Kind.whole`. ``wide``: so many of the model's last are `Kind.wide`.
         """
         if again is not None:
             runs = list(runs or [range(self.layers)])
-            rest = self.blocks(run[again:] for run in runs)
+            rest = self.blocks((run[again:] for run in runs), None, wide)
             kinds = {k._replace(whole=True): n for k, n in rest.items()}
-            return self.blocks(run[:again] for run in runs) | kinds
-        runs = [range(self.layers)] if runs is None else runs
+            return self.blocks((run[:again] for run in runs), None, wide) | kinds
+        runs = [range(self.layers)] if runs is None else list(runs)
+        if wide:
+            border = self.layers - wide
+            last = self.blocks(range(max(run.start, border), run.stop) for run in runs)
+            kinds = {k._replace(wide=True): n for k, n in last.items()}
+            return self.blocks(range(run.start, min(run.stop, border)) for run in runs) | kinds
         counts: Counter[Kind] = Counter()
         first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)
         period = math.lcm(period, len(self.windows) or 1)

@@ -63,6 +63,11 @@ def test_precisions_and_kernels():
         }.items()
     }  # fmt: skip
     assert seconds["fp8"] < seconds["bf16"] == seconds["fp16"]
+    blackwell = {"cluster": "b200-8", "limit": False}
+    names = "nvfp4,wide=0", "nvfp4", "fp8:mxfp8", "bf16"
+    there = [answer({**JOB, **blackwell, "precision": name})["step_s"] for name in names]
+    assert there == sorted(there)
+    assert len(set(there)) == 4
     assert seconds["blockwise"] < seconds["bf16"]
     assert seconds["hidden"] < seconds["bf16"]
     assert seconds["plain"] > seconds["bf16"]
@@ -87,6 +92,7 @@ def test_precisions_and_kernels():
         ({"global_batch": 6}, "global_batch must be a multiple of dp * micro_batch = 4, got 6"),
         ({"seq": 0}, "seq must be at least 1"),
         ({"precision": "fp7"}, "unknown precision 'fp7'"),
+        ({"precision": "nvfp4"}, "dtype must be one of bf16, fp16, tf32, fp32, fp8 on h100, got 'fp4'"),
         ({"attention": "slow"}, "attention must be flash or reference, got 'slow'"),
         ({"fused": 1}, "fused must be true or false, got 1"),
         ({"overlap": {"dp": 1}}, "overlap must be an object"),

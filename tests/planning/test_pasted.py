@@ -404,3 +404,11 @@ def test_what_cannot_be_read_is_one_sentence(text, message):
     with pytest.raises(PlaybookError, match=message) as error:
         read(text)
     assert "\n" not in str(error.value)
+
+
+def test_megatron_in_four_bits():
+    """Its defaults are one block in bf16 at either end; of these the last are planned."""
+    said = "--fp4-format e2m1 --fp4-recipe nvfp4 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2"
+    run = read(SHORT + f"--bf16 {said}")
+    assert any(line.startswith("--num-layers-at-start-in-bf16 1") for line in run.unknown)
+    assert run.fp8 == "nvfp4,wide=0.25"

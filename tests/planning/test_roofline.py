@@ -70,11 +70,11 @@ def test_what_is_not_fused_moves_more_in_more_kernels():
 
 
 def test_fp8_multiplies_narrow_products_alone():
-    eight = Device(load_accelerator("h100"), device(quantise=0.0).calibration, fp8=True)
+    eight = Device(load_accelerator("h100"), device(quantise=0.0).calibration, narrow="fp8")
     wide, narrow = product(8192, 8192, 8192), product(8192, 8192, 8192, narrow=True)
     assert eight.seconds(wide) == device().seconds(wide)
     assert eight.seconds(narrow) == pytest.approx(eight.seconds(wide) * (0.8 * 989) / (0.7 * 1979), rel=0.02)
-    cast = Device(load_accelerator("h100"), device(quantise=4.0).calibration, fp8=True)
+    cast = Device(load_accelerator("h100"), device(quantise=4.0).calibration, narrow="fp8")
     assert cast.seconds(narrow) - eight.seconds(narrow) == pytest.approx(4 * 2 * 8192**2 / cast.bandwidth)
 
 

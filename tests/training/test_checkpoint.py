@@ -37,12 +37,16 @@ MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "masters": (BASE, {"dtype": "bfloat16", "weights": "bfloat16"}),
     "scaled": (BASE, {"dtype": "float16", "initial_loss_scale": 2.0**12, "loss_scale_window": 2}),
     "fp8": (BASE, {"fp8": "delayed"}),
+    "fp4": ({**BASE, "hidden": 64, "ffn": 48}, {"fp8": "nvfp4"}),  # whose noise is another one in each step
     "narrow": (BASE, {"moments": "fp8"}),
     "muon": (BASE, {"optimizer": "muon"}),
 }
 #: What saves and what loads, by the number of ranks: every axis and every stage of ZeRO on both sides.
 SAVES = {
-    1: [("dense", ""), ("experts", ""), ("fp8", ""), ("masters", ""), ("scaled", ""), ("narrow", ""), ("muon", "")],
+    1: [
+        ("dense", ""), ("experts", ""), ("fp8", ""), ("fp4", ""), ("masters", ""), ("scaled", ""), ("narrow", ""),
+        ("muon", ""),
+    ],
     2: [
         ("dense", "dp=2,zero=3"), ("tied", "pp=2,grad_acc=2"), ("experts", "dp=2,ep=2,zero=1"),
         ("masters", "dp=2,zero=1"), ("fp8", "pp=2,grad_acc=2"), ("muon", "dp=2,zero=1"),

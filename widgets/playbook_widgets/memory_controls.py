@@ -10,6 +10,7 @@ from playbook.hardware import ACCELERATORS, RESERVE, UNITS, Accelerator
 from playbook.layout import SCHEDULES
 from playbook.planning.recipes import RECIPES
 from playbook.precision.recipes import FP8_RECIPES
+from playbook.registry import places
 from playbook.shapes import PRESETS, ModelShape, MoE
 
 
@@ -262,7 +263,8 @@ def precisions() -> tuple[Control, ...]:
         Control("precision", "Recipe", "Bytes per parameter with Adam, and of what is computed.", "select",
                 choices=recipes, brief="{}"),
         Control("fp8", "FP8 products", "Recipe by which linear layers multiply: kept inputs, scales, copies of weights.",
-                "select", choices=(("", "none"), *_same(FP8_RECIPES)), brief="{} FP8", quiet=""),
+                "select", choices=(("", "none"), *_same((*FP8_RECIPES, *places("recipe")))), brief="products in {}",
+                quiet=""),
     )  # fmt: skip
 
 

@@ -69,7 +69,7 @@ def add(commands: Any) -> None:
         "--fp8",
         default="",
         metavar="RECIPE",
-        help="products of linear layers in FP8, as `playbook train --fp8`: kept "
+        help="products of linear layers in FP8 or FP4, as `playbook train --fp8`: kept "
         "inputs with their scales, and copies of the weights",
     )
     flag(

@@ -17,6 +17,7 @@ from torch import Tensor
 from playbook.errors import ConfigError, DataError
 from playbook.layout.tokens import OF_DOCUMENTS
 from playbook.model.ops import IGNORE
+from playbook.precision.recipes import load_fp8
 from playbook.seeding import derive_seed
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus, TokenBatches
@@ -104,6 +105,10 @@ def check(config: TrainConfig) -> None:
     if config.documents != "packed":
         raise ConfigError(
             f"placement is {config.layout.placement!r}, but documents are joined: make them packed, or take zigzag"
+        )
+    if config.fp8 and load_fp8(config.fp8).dtype == "fp4":
+        raise ConfigError(
+            f"documents are packed, but fp8={config.fp8} rounds by a token's place in its sample: leave one out"
         )
     if config.compile:
         raise ConfigError(

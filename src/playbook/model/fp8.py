@@ -347,15 +347,20 @@ def _split(x: Quantized, ends: Tensor) -> list[Quantized]:
     return [Quantized(*part, x.dtype) for part in zip(codes, scales, sizes, strict=True)]
 
 
-def use_fp8(model: Transformer, recipe: str | FP8Recipe, leave: Collection[int] = ()) -> AmaxHistory:
-    """Have the linear layers in the blocks of ``model`` multiply in FP8, but for the blocks ``leave``.
+def use_fp8(
+    model: Transformer, recipe: str | FP8Recipe, leave: Collection[int] = (), seed: int = 0
+) -> AmaxHistory:
+    """Have the linear layers in the blocks of ``model`` multiply in FP8, but for the blocks ``leave``; or in FP4.
 
-    Before the model is cut over ranks. Raises ConfigError for an unknown recipe, and for a block that is not there.
+    Before the model is cut over ranks; ``seed`` is of what is rounded at random. Raises ConfigError for an unknown
+    recipe, and for a block that is not there.
     """
     recipe = load_fp8(recipe)
     for i in leave:
         if not 0 <= i < len(model.blocks):
             raise ConfigError(f"leave has block {i}, but the model has blocks 0 to {len(model.blocks) - 1}")
+    if recipe.dtype == "fp4":
+        return lab("fp4", "layers")(model, recipe, leave, seed)
     layers = [
         layer for i, block in enumerate(model.blocks) if i not in leave for layer in linear_layers(block)
     ]

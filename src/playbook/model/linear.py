@@ -53,8 +53,12 @@ class Products:
         assert isinstance(x, Tensor)
         return (x,)
 
+    def send(self, x: Taken) -> tuple[Tensor, ...]:
+        """The tensors that other ranks need of what was taken for `output`, as `keep` gives them."""
+        return self.keep(x)
+
     def kept(self, *saved: Tensor) -> Taken:
-        """The input again, from the tensors of `keep`: the rows (n, in)."""
+        """The input again, from the tensors of `keep` or `send`: the rows (n, in)."""
         return saved[0].flatten(0, -2)
 
     def over(self, group: dist.ProcessGroup, *tensors: str) -> None:

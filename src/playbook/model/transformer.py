@@ -90,6 +90,8 @@ class Transformer(nn.Module):
 
     cos: Tensor | None
     sin: Tensor | None
+    #: Of the pass that is computed: its first sample in the global batch, samples and tokens (b, s), their positions.
+    begins: tuple[int, tuple[int, ...], Positions] | None = None
 
     def __init__(
         self,

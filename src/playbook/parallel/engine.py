@@ -56,11 +56,13 @@ def accumulate_gradients(
     """
     engine = engine or Engine.on_one_device(model)
     tokens, seed = engine.begin(targets, loss_scale)
+    first = engine.first_sample(inputs)
     total = torch.zeros((), device=inputs.device)
     xs, ys = inputs.split(micro_batch), targets.split(micro_batch)
     for i, (x, y, where) in enumerate(zip(xs, ys, of_each(positions, len(xs)), strict=True)):
         autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         last = i == len(xs) - 1
+        model.begins = first + i * micro_batch, x.shape, where
         with nullcontext() if last else engine.no_sync():
             with record_function("forward"), autocast:
                 loss = model.loss(x, y, where)[0] / tokens
@@ -152,10 +154,14 @@ class Engine(RankState):
         where = of_each(positions, len(batch[0]))
         angles = {id(one): self.model.angles(inputs.shape[1], one) for one in where}
         rotary = [angles[id(one)] for one in where]
-        step = Step(*batch, where, rotary, 1.0 / tokens, seed, autocast, loss)
+        step = Step(*batch, where, rotary, 1.0 / tokens, seed, autocast, loss, self.first_sample(inputs))
         self.pipeline.run(step)
         self.finish()
         return self.sum(step.loss, over_stages=True)
+
+    def first_sample(self, inputs: Tensor) -> int:
+        """Where this rank's samples (B, s) begin in the global batch."""
+        return self.mesh.index("dp") * len(inputs) if self.mesh else 0
 
     def count(self, targets: Tensor) -> Tensor:
         """The targets of all ranks that count, a scalar.

@@ -51,6 +51,7 @@ class Step:
     seed: Tensor
     autocast: Callable[[], AbstractContextManager[None]]
     loss: Tensor
+    first: int  # sample of the global batch
     received: dict[Place, Tensor] = field(default_factory=dict)  # the input of a stage, a leaf of its graph
     ends: dict[Place, Any] = field(default_factory=dict)  # where backward through a stage begins
     deferred: dict[Place, list[Factors]] = field(default_factory=dict)  # gradients of weights that wait for W
@@ -185,6 +186,12 @@ class Pipeline:
 
     def _compute(self, step: Step, action: Action, incoming: Tensor | None) -> Tensor | None:
         start = time.perf_counter()
+        x = step.inputs[action.microbatch]
+        self.model.begins = (
+            step.first + action.microbatch * len(step.inputs[0]),
+            x.shape,
+            step.positions[action.microbatch],
+        )
         with record_function(f"{action.op} {action.stage} {action.microbatch}"):
             carry_out = self._forward if action.op == "F" else self._backward
             outgoing = carry_out(step, action, incoming)

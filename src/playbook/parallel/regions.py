@@ -153,12 +153,13 @@ class _Columns(torch.autograd.Function):
     def forward(ctx, own: Tensor, region: Region, layers: Sequence[Linear], *parameters: Tensor | None):
         products = layers[0].products
         learns = any(one.weight.requires_grad for one in layers)
-        kept = products.keep(products.take(own)) if learns else ()
+        taken = products.take(own)
+        kept = products.keep(taken) if learns else ()
         ctx.save_for_backward(*kept, *parameters[0::2])
         ctx.region, ctx.layers, ctx.kept, ctx.samples = region, layers, len(kept), len(own)
         if region.overlap == "chunked":
             return tuple(gather_matmul(own, [one.output for one in layers], region.group)[0])
-        rows = products.kept(*region.fetch(kept or (own,), len(own))())  # (b·s, h)
+        rows = products.kept(*region.fetch(products.send(taken), len(own))())  # (b·s, h)
         return tuple(one.output(rows).unflatten(0, (len(own), -1)) for one in layers)
 
     @staticmethod

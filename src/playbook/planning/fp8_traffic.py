@@ -18,6 +18,7 @@ from playbook.planning.flops import parts_again
 from playbook.planning.messages import FP32, Message, Sender, message_in
 from playbook.planning.weights import Weight, WeightSlot
 from playbook.precision.recipes import FP8Recipe
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 
@@ -54,6 +55,9 @@ def scales(here: Sender, first: bool) -> Iterator[Message]:
     """All messages of scales in a step; ``first``: in a run's first."""
     recipe, layout = here.recipe.fp8, here.layout
     if recipe is None:
+        return
+    if recipe.dtype == "fp4":
+        yield from lab("fp4", "told")(here)
         return
     if layout.zero == 3 and recipe.turns:
         for one in here.sets:

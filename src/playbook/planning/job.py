@@ -13,6 +13,7 @@ from playbook.layout import Layout
 from playbook.layout.fields import OPTIMIZERS
 from playbook.planning.fusion import KEPT, known_names, load_fused
 from playbook.planning.recipes import Recipe, load_recipe
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 
@@ -71,8 +72,19 @@ class Job:
     @property
     def kinds(self) -> tuple[Kind, ...]:
         """The kinds of blocks that its stages can have."""
-        kinds, some = tuple(self.shape.blocks()), self.layout.blocks_again is not None
+        kinds, some = tuple(self.shape.blocks(wide=self.wide)), self.layout.blocks_again is not None
         return kinds + tuple(kind._replace(whole=True) for kind in kinds) * some
+
+    @property
+    def wide(self) -> int:
+        """Of the last blocks those that stay in higher precision."""
+        return self.recipe.fp8.wide_blocks(self.shape.layers) if self.recipe.fp8 else 0
+
+    def at(self, wide: bool) -> Job:
+        """The same with all blocks as those in higher precision, or as the others."""
+        copy = self.on(self.layout)
+        vars(copy)["recipe"] = self.recipe.at(wide)
+        return copy
 
     def on(self, layout: Layout, shape: ModelShape | None = None) -> Job:
         """The same, spread otherwise, or of another shape too: nothing else changes, so that nothing is checked again."""
@@ -92,6 +104,8 @@ class Job:
     def check(self, cluster: Cluster | None = None) -> None:
         """Raise LayoutError for a layout that cannot train this (`Layout.check`)."""
         self.layout.check(self.shape, cluster, self.seq)
+        if self.recipe.fp8 and self.recipe.fp8.dtype == "fp4":
+            lab("fp4", "check")(self.shape, self.layout, self.seq, self.recipe.fp8)
 
 
 @dataclass(frozen=True)

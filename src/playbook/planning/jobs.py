@@ -19,6 +19,7 @@ from playbook.planning.recipes import RECIPES, Recipe, load_recipe, recipe_of_ru
 from playbook.planning.search import Problem
 from playbook.planning.simulator import Run
 from playbook.planning.weights import weight_units
+from playbook.registry import places
 from playbook.shapes import ModelShape, load
 
 if TYPE_CHECKING:
@@ -142,10 +143,12 @@ def settings_of(job: Mapping[str, Any]) -> dict[str, Any]:
 
 def precision_of(name: str) -> Recipe:
     """A recipe by its name or by a precision's; fp8 is bf16-mixed with products of current scales a tensor."""
+    if name.partition(",")[0] in places("recipe"):
+        name = f"fp8:{name}"
     if name == "fp8" or name.startswith("fp8:"):
         return load_recipe("bf16-mixed").with_fp8(name.partition(":")[2] or "tensorwise")
     if name not in PRECISIONS and name not in RECIPES:
-        raise ConfigError(unknown("precision", name, (*PRECISIONS, "fp8", *RECIPES)))
+        raise ConfigError(unknown("precision", name, (*PRECISIONS, "fp8", *places("recipe"), *RECIPES)))
     recipe = load_recipe(PRECISIONS.get(name, name))
     return (
         dataclasses.replace(recipe, name="fp16-mixed") if name in ("fp16", "float16") else recipe
@@ -178,7 +181,8 @@ def cluster_of(spec: str | Mapping[str, Any] | Cluster) -> Cluster:
     accelerator = cluster.accelerator
     for key, value in spec.items():
         if key == "peak_flops" and not isinstance(value, Mapping):
-            value = {"bf16": value, "fp16": value, "fp8": 2 * value}
+            times = {"bf16": 1, "fp16": 1, "fp8": 2, "fp4": 4 * ("fp4" in accelerator.peak_flops)}
+            value = {form: n * value for form, n in times.items() if n}
         if key == "peak_flops":
             value = {**accelerator.peak_flops, **value}
         if key == "memory_bytes" and isinstance(value, float):

@@ -163,7 +163,7 @@ def held_by_ranks(job: Job, counted: Counted) -> Iterator[Held]:
     """What each rank of the pipeline has of the model; parameters are ``counted`` once for all jobs of a shape."""
     layout, where, here = job.layout, placement(job.layout), dict[int, StateCounts]()
     axes = layout.dp, layout.tp, layout.cp, layout.pp, layout.ep, layout.etp, layout.zero, layout.replicate
-    cut = _cut(job.shape, where, layout.pp, layout.stage_layers, layout.blocks_again)
+    cut = _cut(job.shape, where, layout.pp, layout.stage_layers, layout.blocks_again, job.wide)
     for rank, (stages, blocks, ends, like) in enumerate(cut):
         if like not in here:  # the first rank with as many blocks of each kind
             key = axes, ends, len(where), *(tuple(each.items()) for each in blocks)
@@ -176,11 +176,12 @@ def held_by_ranks(job: Job, counted: Counted) -> Iterator[Held]:
 
 @lru_cache(maxsize=256)
 def _cut(
-    shape: ModelShape, where: StageRanks, ranks: int, sizes: tuple[int, ...] | None, again: int | None
+    shape: ModelShape, where: StageRanks, ranks: int, *how: Any
 ) -> list[tuple[tuple[int, ...], tuple[Mapping[Kind, int], ...], tuple[bool, bool], int]]:
-    """For each rank its stages, their blocks, which ends of the model it has, and the first rank that has as much."""
+    """For each rank its stages, their blocks (``how``: see `blocks_of_stages`), which ends of the model it has, and the
+    first rank that has as much."""
     depth, alike = len(where[0]), dict[object, int]()
-    every, found = blocks_of_stages(shape, depth, sizes, again), []
+    every, found = blocks_of_stages(shape, depth, *how), []
     for rank, stages in enumerate(stages_of(where, ranks)):
         blocks, ends = tuple(every[s] for s in stages), (0 in stages, depth - 1 in stages)
         key = ends, *(tuple(each.items()) for each in blocks)

@@ -151,7 +151,8 @@ class Sender(OfJob):
         """Of each kind of block, how many are here, and how often a micro-batch goes through one of them."""
         found: dict[Kind, tuple[int, int]] = {}
         for stage, count in self.passes.items():
-            for kind, blocks in self.shape.blocks([self.blocks[stage]], self.layout.blocks_again).items():
+            again, wide = self.layout.blocks_again, self.job.wide
+            for kind, blocks in self.shape.blocks([self.blocks[stage]], again, wide).items():
                 here, passes = found.get(kind, (0, 0))
                 found[kind] = here + blocks, passes + blocks * count
         return found
@@ -266,7 +267,7 @@ class Sender(OfJob):
         """Bytes of a token's hidden features on their way to experts: in FP8 if scales are powers of two."""
         recipe, h = self.recipe, self.shape.hidden
         groups = recipe.fp8.groups if recipe.fp8 else None
-        if groups is None or not groups.powers:
+        if groups is None or not groups.powers or recipe.linear_inputs < 1:
             return h * recipe.compute
         return h + -(-h // (groups.columns or h)) * groups.scale_bytes
 

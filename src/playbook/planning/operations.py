@@ -69,6 +69,11 @@ class Passes:
     weights: tuple[Operation, ...] = ()
     core: tuple[Operation, ...] = ()
 
+    def wide(self) -> Passes:
+        """The same, all products in higher precision."""
+        some = self.forward, self.inputs, self.weights, self.core
+        return Passes(*(tuple(o._replace(narrow=False) for o in each) for each in some))
+
 
 @dataclass
 class _Made:

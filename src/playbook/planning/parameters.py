@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import compress
+from typing import Any
 
 from playbook.block import Kind, learns, linears, norm, size_formula, weighty
 from playbook.layout import Layout
@@ -14,6 +15,7 @@ from playbook.layout.stages import split
 from playbook.planning.sharding import UnitSize, share_of
 from playbook.planning.terms import Make, Part, Term, in_words, label, total
 from playbook.precision.recipes import FP8Recipe, Groups
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 
 
@@ -45,10 +47,10 @@ class StateCounts:
 
 @lru_cache(maxsize=256)
 def blocks_of_stages(
-    shape: ModelShape, depth: int, sizes: tuple[int, ...] | None = None, again: int | None = None
+    shape: ModelShape, depth: int, sizes: tuple[int, ...] | None = None, *which: Any
 ) -> tuple[Mapping[Kind, int], ...]:
-    """The blocks of each of ``depth`` stages by kind, cut as `layout.stages.split` does (`ModelShape.blocks`)."""
-    return tuple(shape.blocks([layers], again) for layers in split(shape.layers, depth, sizes))
+    """The blocks of each of ``depth`` stages by kind, as `layout.stages.split` cuts; ``which``: `ModelShape.blocks`."""
+    return tuple(shape.blocks([layers], *which) for layers in split(shape.layers, depth, sizes))
 
 
 def stage_parameters(
@@ -69,7 +71,7 @@ def stage_parameters(
     rows = {kind: weighty(shape, kind) for kind in together}
     blocks = {kind: [make(row.part, row.name, size_formula(row)) for row in rows[kind]] for kind in rows}
     parts = [
-        Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count, kind.whole)
+        Part(f"{count} blocks{in_words(kind)}", tuple(blocks[kind]), count, kind.whole, kind.wide)
         for kind, count in together.items()
     ]
     table = make("embedding", "table", "v*h//t")
@@ -166,5 +168,7 @@ def copies_of_blocks(
     shape: ModelShape, blocks: dict[Kind, int], recipe: FP8Recipe, make: Make
 ) -> Iterator[Part]:
     """Those of a rank with so many blocks of each kind."""
+    own, numbers = lab("fp4", "copies") if recipe.dtype == "fp4" else copies, recipe.dtype.upper()
     for kind, count in blocks.items():
-        yield Part(f"{label(kind)} blocks in FP8", tuple(copies(shape, kind, recipe, make)), count)
+        if not kind.wide:
+            yield Part(f"{label(kind)} blocks in {numbers}", tuple(own(shape, kind, recipe, make)), count)

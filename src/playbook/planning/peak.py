@@ -58,6 +58,14 @@ class RunSizes(OfJob):
         """Makes terms of its sizes."""
         return maker(symbols(self.job))
 
+    def make_of(self, kind: Kind) -> Make:
+        """Makes those of a block."""
+        return self._wide if kind.wide else self.make
+
+    @cached_property
+    def _wide(self) -> Make:
+        return maker(symbols(self.job.at(wide=True)))
+
     @cached_property
     def attention(self) -> str:
         """Attention over several ranks goes block by block: it has no matrix of scores to write. What swaps heads for
@@ -84,9 +92,9 @@ class RunSizes(OfJob):
         if "offload" in again:
             return []
         if self.every_second(again):
-            return second_products(self.shape, self.make, kind)
+            return second_products(self.shape, self.make_of(kind), kind)
         given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
-        return block_terms(self.shape, self.make, recompute=recompute, **given)
+        return block_terms(self.shape, self.make_of(kind), recompute=recompute, **given)
 
     def every_second(self, again: Set[str]) -> bool:
         """Whether selective recomputation computes every second product of a block ``again``, not attention alone."""
@@ -214,7 +222,7 @@ class BlockSizes:
 
 
 def _mlp(run: RunSizes, kind: Kind) -> list[Term]:
-    make, part, width = run.make, *(("experts", "K*F") if kind.experts else ("mlp", "f"))
+    make, part, width = run.make_of(kind), *(("experts", "K*F") if kind.experts else ("mlp", "f"))
     again = kind.again(run.layout.again)
     terms = [
         make("mlp", "gradient of the residual stream", "b*s*h*x//r"),
@@ -312,11 +320,11 @@ def _weight_copies(run: RunSizes, stage: Weights, again: Set[str] = frozenset())
     if not each or run.layout.pp > 1:  # a pipeline's linear layers cast a weight each time they need it
         return ()
     weights = counts.table if stage.last else 0
-    kept = (
-        {"attention", "mlp", "shared experts"} if not run.recipe.fp8 else set()
-    )  # which has copies of its own
+    kept = {"attention", "mlp", "shared experts"}
     largest = 0
     for part in counts.parts:
+        if run.recipe.fp8 and not part.wide:  # which has copies of its own
+            continue
         anew = frozenset() if part.whole else again
         matrices = [t for t in part.terms if t.part in kept and "bias" not in t.name]
         if run.shape.train != "full":  # what is frozen is cast each time it is needed

@@ -59,7 +59,7 @@ class StageTerms:
         return cls(
             run,
             {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},
-            {kind: tuple(deferred_terms(shape, make, kind=kind)) for kind in run.job.kinds},
+            {kind: tuple(deferred_terms(shape, run.make_of(kind), kind=kind)) for kind in run.job.kinds},
             tuple(embedding_terms(shape, make)),
             tuple(head_terms(make, layout.tp, loss, learns)),
             tuple(deferred_head(make, loss, learns)),
@@ -100,7 +100,8 @@ class KeptByRanks(dict[int, Keeps]):
     def __init__(self, job: Job, like: StageTerms | None = None):
         layout = job.layout
         self.pipeline = pipeline_stages(layout)
-        blocks = blocks_of_stages(job.shape, self.pipeline.depth, layout.stage_layers, layout.blocks_again)
+        cut = layout.stage_layers, layout.blocks_again, job.wide
+        blocks = blocks_of_stages(job.shape, self.pipeline.depth, *cut)
         self.terms = replace(like or StageTerms.of(RunSizes(job)), blocks=blocks)
 
     def __missing__(self, rank: int) -> Keeps:

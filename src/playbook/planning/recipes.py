@@ -2,7 +2,7 @@
 
 A recipe says it for the states (weights, gradients, master copy, moments) and for the activations: what matrix
 products read (``compute``), what the residual stream between blocks is kept in (``residual``), and what the inputs
-of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised to FP8, else ``compute``).
+of linear layers are *saved* in (``linear_inputs``: 1 where they are quantised to FP8, 1/2 to FP4, else ``compute``).
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class Recipe:
     states: BytesPerParameter
     compute: int
     residual: int
-    linear_inputs: int
+    linear_inputs: int  # or 1/2
     weight_copies: int = 0  # autocast keeps a 16-bit copy of every matrix until backward has used it
     source: str = ""
     fp8: FP8Recipe | None = None  # whose scales are counted, and copies of the weights of linear layers
@@ -76,7 +76,15 @@ class Recipe:
 
     def with_fp8(self, name: str | FP8Recipe) -> Recipe:
         """This recipe with linear layers that multiply in FP8; "" leaves it as it is. Raises ConfigError for others."""
-        return replace(self, linear_inputs=1, fp8=load_fp8(name)) if name else self
+        fp8 = load_fp8(name) if name else None
+        return replace(self, linear_inputs=fp8.element, fp8=fp8) if fp8 else self
+
+    def at(self, wide: bool) -> Recipe:
+        """This recipe where all blocks are alike: as those that stay in higher precision, or as the others."""
+        if self.fp8 is None:
+            return self
+        linear_inputs = self.compute if wide else self.linear_inputs
+        return replace(self, linear_inputs=linear_inputs, fp8=None if wide else self.fp8.everywhere)
 
     def with_moments(self, moments: str, masters: str = "fp32") -> Recipe:
         """This recipe with AdamW's states as TrainConfig's ``moments`` and ``masters`` say.

@@ -46,7 +46,7 @@ class Device:
     accelerator: Accelerator
     calibration: Calibration
     width: int = 2
-    fp8: bool = False
+    narrow: str = ""  # what FP8 recipes multiply in
     fused: bool = True
 
     @cached_property
@@ -84,11 +84,11 @@ class Device:
         )
 
     def _product(self, o: Operation) -> float:
-        narrow = self.fp8 and o.narrow
+        narrow = self.narrow if o.narrow else ""
         m, n, k, batch = o.m, o.n, o.k, o.batch
         moved = batch * (m * k + k * n + m * n) * self.width
         work = waves(m, n, k, batch, self.calibration.processors)
-        arithmetic, memory = work / self.peak("fp8" if narrow else self.dtype), moved / self.bandwidth
+        arithmetic, memory = work / self.peak(narrow or self.dtype), moved / self.bandwidth
         seconds = (arithmetic**SHARP + memory**SHARP) ** (1 / SHARP)
         if narrow:  # both inputs are read, and written in a byte, as they are and the other way around
             seconds += self.calibration.quantise * batch * (m * k + k * n) / self.bandwidth

@@ -205,13 +205,8 @@ def _scales(make: Make, part: str, name: str, tokens: str, width: str, over: str
         return []
     features = f"({width}//t)" if over == "t" else f"({width})"
     each = f"{tokens}*-(-{features}//j)*z" if _value(make, "j") else "z"
-    return [
-        make(
-            part,
-            f"scales of {name}",
-            each + (f"//{over}" if over in ("r", "R") and _value(make, "j") else ""),
-        )
-    ]
+    each += f"//{over}" if over in ("r", "R") and _value(make, "j") else ""
+    return [make(part, f"scales of {name}", each + " + o" * (_value(make, "o") > 0))]
 
 
 def _mask(shape: ModelShape, make: Make, part: str) -> list[Term]:

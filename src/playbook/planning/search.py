@@ -290,7 +290,7 @@ def _batches(problem: Problem, space: Space, layout: Layout) -> Iterator[Layout]
         )
         try:
             if (way := (schedule, vpp)) not in checked:
-                base.check(problem.shape, seq=problem.seq)
+                problem.job.on(base).check()
                 checked.add(way)
             check_microbatches(base, base.grad_acc)
         except PlaybookError:
@@ -340,7 +340,7 @@ class Planner:
     def __init__(self, problem: Problem):
         self.problem = problem
         self.slowest = 1.0 + stragglers(problem.calibrated, problem.gpus)
-        self.kinds = problem.shape.blocks()
+        self.kinds = problem.shape.blocks(wide=problem.job.wide)
         self._known: dict[tuple[object, ...], Any] = {}
         self._counted: dict[object, StateCounts] = {}
 
@@ -481,7 +481,10 @@ class Planner:
         """Blocks of stages that are not alike, and which of these each of so many stages is."""
         shape = self.problem.shape
         sizes = stage_layers(shape, depth, self.problem.calibrated) if depth > 1 else None
-        held = [tuple(each.items()) for each in blocks_of_stages(shape, depth, sizes, again)]
+        held = [
+            tuple(each.items())
+            for each in blocks_of_stages(shape, depth, sizes, again, self.problem.job.wide)
+        ]
         unlike = list(dict.fromkeys(held))
         return unlike, [unlike.index(each) for each in held]
 

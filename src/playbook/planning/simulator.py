@@ -216,7 +216,7 @@ class Run(OfJob):
     def device(self) -> Device:
         fused = self.calibration.fused if self.compiled is None else self.compiled
         chip, how = self.cluster.accelerator, self.recipe
-        return Device(chip, self.calibration, how.compute, how.fp8 is not None, fused)
+        return Device(chip, self.calibration, how.compute, how.fp8.dtype if how.fp8 else "", fused)
 
     @cached_property
     def links(self) -> Links:

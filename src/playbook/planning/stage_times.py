@@ -112,7 +112,8 @@ class StageTimes:
         depth, layout = self.depth, self.layout
         known: dict[tuple[object, ...], Pass] = {}
         found = []
-        cut = blocks_of_stages(self.shape, depth, layout.stage_layers, layout.blocks_again)
+        wide = self.sizes.job.wide
+        cut = blocks_of_stages(self.shape, depth, layout.stage_layers, layout.blocks_again, wide)
         for stage, held in enumerate(cut):
             kinds, first, last = tuple(held.items()), stage == 0, stage == depth - 1
             if (kinds, first, last) not in known:
@@ -147,7 +148,8 @@ class StageTimes:
 
     def operations(self, kind: Kind) -> Passes:
         """What a block of a kind computes."""
-        return operations.block(self.sizes, kind)
+        passes = operations.block(self.sizes, kind)
+        return passes.wide() if kind.wide else passes
 
     def again(self, kind: Kind, passes: Passes) -> tuple[Operation, ...]:
         """What backward computes a second time of a block of a kind."""
@@ -180,7 +182,7 @@ class StageTimes:
         straight = self.layout.replace(schedule="1f1b", own_schedule=None, stage_layers=None)
         again = "none" if kind.whole else self.layout.recompute.partition(":")[0]
         layout = straight.replace(ep=ep, pp=1, vpp=1, grad_acc=1, recompute=again)
-        return Sender(self.sizes.job.on(layout, _one_block(self.shape, kind)), 0)
+        return Sender(self.sizes.job.at(kind.wide).on(layout, _one_block(self.shape, kind)), 0)
 
     def _pass(self, passes: Passes, messages: list[Message], again: Iterable[Operation]) -> Pass:
         calibration = self.device.calibration

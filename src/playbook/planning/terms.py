@@ -46,6 +46,7 @@ SYMBOLS = {
     "l": "bytes of an element of a linear layer's saved input",
     "j": "features of a token that share a scale; 0 where a whole tensor does",
     "z": "bytes of a scale of a linear layer's saved input; 0 where there is none",
+    "o": "bytes of the one scale that it has beside those",
     "x": "bytes of an element of the residual stream",
     "w": "bytes of a parameter",
     "n": "bytes that a norm keeps per token: its statistics",
@@ -78,12 +79,14 @@ class Term:
 
 @dataclass(frozen=True)
 class Part:
-    """Terms that belong together, ``times`` of which are there; of ``whole`` blocks nothing is computed again."""
+    """Terms that belong together, ``times`` of which are there; of ``whole`` blocks nothing is computed again,
+    ``wide`` ones are in higher precision than others."""
 
     name: str
     terms: tuple[Term, ...]
     times: float
     whole: bool = False
+    wide: bool = False
 
     @property
     def value(self) -> int:
@@ -102,7 +105,8 @@ def symbols(job: Job) -> dict[str, int]:
         **block.symbols(shape, layout.tp, layout.ep, layout.etp),
         "b": layout.micro_batch, "s": job.padded // layout.cp, "S": job.padded, "r": layout.tp if layout.sp else 1,
         "c": recipe.compute, "l": recipe.linear_inputs, "j": sharing,
-        "z": groups.scale_bytes if groups else 0, "x": recipe.residual, "w": recipe.states.parameters,
+        "z": groups.scale_bytes if groups else 0, "o": 4 if recipe.fp8 and recipe.fp8.whole_scale else 0,
+        "x": recipe.residual, "w": recipe.states.parameters,
         "n": statistic * (2 if shape.norm == "layernorm" else 1),
     }  # fmt: skip
 
@@ -128,13 +132,14 @@ def in_words(kind: Kind) -> str:
         said
         + f" with windows of {kind.window} tokens" * (kind.window > 0)
         + " without recomputation" * kind.whole
+        + " in higher precision" * kind.wide
     )
 
 
 def label(kind: Kind) -> str:
     """A kind of blocks, in short."""
     said = ("moe" if kind.experts else "dense") + f", window {kind.window}" * (kind.window > 0)
-    return said + ", state" * kind.recurrent + ", whole" * kind.whole
+    return said + ", state" * kind.recurrent + ", whole" * kind.whole + ", wide" * kind.wide
 
 
 def total(terms: Iterable[Term]) -> int:

@@ -59,8 +59,9 @@ def traffic(
 
 def sent(here: Sender, *, first: bool = False, routing: Routing | None = None) -> list[Message]:
     """What `traffic` gives, of a rank that has been checked."""
+    some = lab("fp4", "tensor")(here) if here.job.wide else [here]  # of its blocks, by their precision
     terms: list[Iterable[Message]] = [
-        tensor(here), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
+        *map(tensor, some), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
         sums(here), norm(here), loss(here), scales(here, first),
     ]  # fmt: skip
     terms += [lab("muon", "sent")(here)] if here.job.optimizer == "muon" else []
@@ -141,7 +142,7 @@ def _entering(here: Sender, phase: str, into: Widths, again: bool = False) -> It
         yield from _fetched_again(here, into) if again else _crossings(here, phase, into, {})
         return
     for width, count in into.items() if here.layout.sp else ():
-        yield here.tp("all_gather", here.tokens * width, 1, phase, count)
+        yield here.tp("all_gather", int(here.tokens * width * fp8.element), 1, phase, count)
         if fp8.groups.rows:
             scales = -(-width // (fp8.groups.columns or width))
             yield here.tp("all_gather", here.tokens * scales, fp8.groups.scale_bytes, phase, count)

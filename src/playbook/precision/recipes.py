@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from playbook._checks import unknown
 from playbook.errors import ConfigError
+from playbook.registry import lab, places
 
 
 @dataclass(frozen=True)
@@ -30,7 +31,7 @@ class Groups:
     @property
     def scale_bytes(self) -> int:
         """Bytes of a scale."""
-        return {"fp32": 4, "e8m0": 1}[self.scale]
+        return {"fp32": 4, "e8m0": 1, "e4m3": 1}[self.scale]
 
     def size(self, shape: tuple[int, ...]) -> tuple[int, int]:
         """Rows and columns of a group in a matrix of this ``shape``."""
@@ -76,6 +77,17 @@ class FP8Recipe:
     forward: str = "e4m3"
     history: int = 0
     source: str = ""
+    #: Bytes of a number, the tensor cores that multiply it, and whether a tensor has a scale beside those of its groups.
+    element, dtype, whole_scale = 1, "fp8", False
+
+    def wide_blocks(self, layers: int) -> int:
+        """How many of the last blocks multiply in higher precision."""
+        return 0
+
+    @property
+    def everywhere(self) -> FP8Recipe:
+        """The same without such blocks."""
+        return self
 
     @property
     def turns(self) -> bool:
@@ -103,9 +115,12 @@ FP8_RECIPES = {
 
 
 def load_fp8(name: str | FP8Recipe) -> FP8Recipe:
-    """The FP8 recipe of that name; raises ConfigError for an unknown one."""
+    """The FP8 recipe of that name, or one of a lab, with its options; raises ConfigError for an unknown one."""
     if isinstance(name, FP8Recipe):
         return name
+    own, _, options = str(name).partition(",")
+    if own in places("recipe"):
+        return lab("recipe", own)(options)
     if name not in FP8_RECIPES:
-        raise ConfigError(unknown("FP8 recipe", str(name), FP8_RECIPES))
+        raise ConfigError(unknown("FP8 recipe", str(name), (*FP8_RECIPES, *places("recipe"))))
     return FP8_RECIPES[name]

@@ -6,6 +6,8 @@ import torch
 
 from playbook._checks import system_memory_bytes
 from playbook.errors import ConfigError
+from playbook.precision.recipes import load_fp8
+from playbook.registry import lab
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import Corpus
@@ -26,6 +28,8 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
         raise ConfigError(
             f"documents are packed, but {name} has dropout={shape.dropout}: make one of them joined or 0"
         )
+    if config.fp8 and (recipe := load_fp8(config.fp8)).dtype == "fp4":
+        lab("fp4", "check")(shape, config.layout, config.seq, recipe)
     if config.seq > shape.max_seq:
         raise ConfigError(
             f"seq is {config.seq}, but {name} has positions for at most max_seq={shape.max_seq} tokens"

@@ -61,7 +61,9 @@ class TrainConfig:
     offload: bool = told(False, "keep masters and moments in CPU memory")
     compile: bool = told(False, "hand each block to torch.compile")
     kernels: str = told("torch", "norms, activations, attention and loss: PyTorch's or ours", choices=KERNELS)
-    fp8: str = told("", "products of linear layers in FP8: delayed, tensorwise, rowwise, blockwise or mxfp8")
+    fp8: str = told(
+        "", "linear layers in FP8: delayed, tensorwise, rowwise, blockwise, mxfp8; FP4: nvfp4, mxfp4"
+    )
     moments: str = told("fp32", "format of AdamW's moments; fp8: E4M3 and FP16", choices=tuple(MOMENTS))
     masters: str = told("fp32", "what the masters of 16-bit weights are kept in", choices=MASTERS)
     loss_scale: float | str = told(DYNAMIC, "what the loss is multiplied by in float16: dynamic, or a number")

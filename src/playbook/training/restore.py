@@ -112,8 +112,9 @@ def load(trainer: Trainer, path: Path) -> int:
     count = reader.read()
     for one, found in zip(engine.sets, states, strict=True):
         give_states(one, partial(_counted, found, engine, manifest["optimizer_steps"]))
+    if history:
+        history.count = manifest["amax_count"] or 0
     if history and amax:
-        history.count = manifest["amax_count"]
         history.steps.copy_(torch.stack(amax).amax(0))
     if trainer.loss_scale and manifest["loss_scale"]:
         trainer.loss_scale.value = manifest["loss_scale"]["value"]

@@ -250,7 +250,7 @@ def make_trainer(shape: Any, corpus: Corpus, config: TrainConfig, mesh: Mesh | N
     if config.compile:
         compile_blocks(model)
     if config.fp8:
-        lab("fp8", "layers")(model, config.fp8)
+        lab("fp8", "layers")(model, config.fp8, seed=config.seed)
     make = lab("documents", "batches") if config.documents == "packed" else TokenBatches
     batches = make(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config, mesh)

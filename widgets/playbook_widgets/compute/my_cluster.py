@@ -119,12 +119,13 @@ def problem_of(values: Mapping[str, Any]) -> tuple[Problem, Gpu]:
 
 
 def _speeds(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Fields of an accelerator that the reader has set: TFLOP/s of dense products in bf16, in FP8 twice as many; TB/s."""
+    """Fields of an accelerator that the reader has set: TFLOP/s of dense products in bf16, in FP8 twice as many, in
+    FP4 four times; TB/s."""
     found: dict[str, Any] = {}
     if values["tflops"] is not None:
         peak = check_positive("tflops", values["tflops"], ConfigError) * 1e12
         accelerator = load_accelerator(str(values["accelerator"]))
-        own = {"bf16": peak, "fp16": peak, "fp8": 2 * peak}
+        own = {"bf16": peak, "fp16": peak, "fp8": 2 * peak, "fp4": 4 * peak}
         found["peak_flops"] = {
             **accelerator.peak_flops,
             **{k: v for k, v in own.items() if k in accelerator.peak_flops},

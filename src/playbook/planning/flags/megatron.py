@@ -22,6 +22,14 @@ BALANCE = {"sample": "seq_aux_loss", "micro_batch": "aux_loss", "global_batch": 
 SHARDED = {2: "optim_grads", 3: "optim_grads_params"}
 
 
+#: What Transformer Engine 2.8 has in its environment to leave out of NVFP4.
+TE_LEAVES_OUT = {
+    "hadamard": "NVTE_NVFP4_DISABLE_RHT",
+    "stochastic": "NVTE_NVFP4_DISABLE_STOCHASTIC_ROUNDING",
+    "square": "NVTE_NVFP4_DISABLE_2D_QUANTIZATION",
+}
+
+
 def lines(run: Run) -> Iterator[str]:
     """Three groups of flags, what they do not say, and the command that takes them."""
     layout, gpus = run.layout, run.cluster.gpus_per_node
@@ -211,7 +219,12 @@ def _precision(run: Run) -> Iterator[str]:
         yield "--fp16" if recipe.states.gradients == 2 else "--fp16 --accumulate-allreduce-grads-in-fp32"
     elif recipe.compute == 2:
         yield "--bf16" if recipe.states.gradients > 2 else "--bf16 --grad-reduce-in-bf16"
-    if recipe.fp8 and recipe.fp8.name != "rowwise":
+    if recipe.fp8 and recipe.fp8.name.startswith("nvfp4"):
+        yield "--fp4-format e2m1 --fp4-recipe nvfp4"
+        if last := run.job.wide:
+            yield "--first-last-layers-bf16 --num-layers-at-start-in-bf16 0"
+            yield f"--num-layers-at-end-in-bf16 {last}"
+    elif recipe.fp8 and recipe.fp8.dtype == "fp8" and recipe.fp8.name != "rowwise":
         form = "hybrid" if recipe.fp8.gradients == "e5m2" else "e4m3"
         yield f"--fp8-format {form} --fp8-recipe {recipe.fp8.name}"
         if recipe.fp8.history:
@@ -265,6 +278,11 @@ def _unsaid(run: Run) -> Iterator[str]:
         yield "moe.capacity over each sample: it counts over a micro-batch"
     if run.recipe.fp8 and run.recipe.fp8.name == "rowwise":
         yield "FP8 with a scale per row: it has tensorwise, delayed, blockwise and mxfp8"
+    if run.recipe.fp8 and run.recipe.fp8.name.partition(",")[0] == "mxfp4":
+        yield "mxfp4: in four bits it has nvfp4"
+    for key, name in TE_LEAVES_OUT.items():
+        if run.recipe.fp8 and f"{key}=off" in run.recipe.fp8.name:
+            yield f"{key}=off: Transformer Engine leaves it out where the environment has {name}=1"
     usual = (states.parameters, states.master, states.optimizer) == (2, 4, 8) and states.gradients in (2, 4)
     if not usual and run.recipe.name != "fp32":
         yield (
