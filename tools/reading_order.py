@@ -62,6 +62,7 @@ LABS_INSIDE = (
     "playbook.model.offload",
     "playbook.model.hugging_face",
     "playbook.training.convert",
+    "playbook.training.fp8_gathers",
     "playbook.training.guard",
     "playbook.training.invariant",
     "playbook.training.muon",
