@@ -19,12 +19,12 @@ from pathlib import Path
 import torch
 from gpu_attention import Result, forget
 
-from playbook.bench.contenders import Case
-from playbook.bench.fp8_cases import fp8_cases
-from playbook.bench.kernels import call_of
-from playbook.bench.product_cases import product_cases
-from playbook.bench.row_cases import row_cases
 from playbook.kernels.jit import launches
+from playbook_book.bench.contenders import Case
+from playbook_book.bench.fp8_cases import fp8_cases
+from playbook_book.bench.kernels import call_of
+from playbook_book.bench.product_cases import product_cases
+from playbook_book.bench.row_cases import row_cases
 
 METRICS = {"dram__bytes_read.sum": "read", "dram__bytes_write.sum": "written", "gpu__time_duration.sum": "ns"}
 LIMIT = 100.0

@@ -10,8 +10,8 @@ import torch
 from gpu_attention import Result, tried
 from gpu_counters import first_cases
 
-from playbook.bench.contenders import Case, Outputs
-from playbook.bench.kernels import AGREES, _errors, _results
+from playbook_book.bench.contenders import Case, Outputs
+from playbook_book.bench.kernels import AGREES, _errors, _results
 
 REPEATS = {"cuda": 20, "cpu": 1}
 

@@ -27,7 +27,6 @@ from torch.profiler import ProfilerActivity, profile
 
 from playbook import launch
 from playbook.bench import provenance
-from playbook.bench.memory import CASES, Case, measure
 from playbook.instruments.step_costs import StepCosts
 from playbook.layout import Layout
 from playbook.parallel.mesh import Mesh
@@ -35,6 +34,7 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import Trainer, make_trainer
+from playbook_book.bench.memory import CASES, Case, measure
 
 #: Spans that the profiler lists beside kernels.
 SPANS = ("data", "forward", "backward", "optimizer")
@@ -115,7 +115,7 @@ def _trainer(device: str, steps: int, **options: Any) -> Trainer:
 
 def profiled(device: str) -> Iterator[Result]:
     """Steps of what `playbook bench fp8` trains, in bf16 and FP8: seconds, kernels, and where the host waits."""
-    from playbook.bench.fp8 import RECIPES, WORK  # with it come Triton's kernels, which need NumPy
+    from playbook_book.bench.fp8 import RECIPES, WORK  # with it come Triton's kernels, which need NumPy
 
     found: Result = {"steps": []}
     for work in WORK[device]:
@@ -126,7 +126,7 @@ def profiled(device: str) -> Iterator[Result]:
 
 
 def _profiled(work: Any, recipe: str, device: str) -> Result:
-    from playbook.bench.fp8 import config_of
+    from playbook_book.bench.fp8 import config_of
 
     trainer = make_trainer(work.shape, load_corpus(), config_of(work, device, recipe))
     for _ in range(4):

@@ -19,16 +19,16 @@ from gpu_attention import Result, forget
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from playbook.bench.contenders import normal
-from playbook.bench.fp8_cases import product_case
-from playbook.bench.product_cases import LAYOUTS, _sdpa, matmul_case
-from playbook.bench.replays import Times, times_in_turns
 from playbook.kernels.flash_attention import blocks_for, flash_forward
 from playbook.kernels.flash_backward import Blocks, flash_backward
 from playbook.kernels.fp8_matmul import fp8_matmul
 from playbook.kernels.matmul import Tiles, matmul
 from playbook.precision.recipes import load_fp8
 from playbook.precision.scaling import Quantized
+from playbook_book.bench.contenders import normal
+from playbook_book.bench.fp8_cases import product_case
+from playbook_book.bench.product_cases import LAYOUTS, _sdpa, matmul_case
+from playbook_book.bench.replays import Times, times_in_turns
 
 #: Tiles of products: rows, columns, k, warps, stages, group.
 PRODUCTS = (

@@ -201,7 +201,9 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
     """Run one in a session of its own, all of which ends with it."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     environment["PYTHONPATH"] = os.pathsep.join(
-        filter(None, [str(ROOT / "src"), str(ROOT / "widgets"), os.environ.get("PYTHONPATH")])
+        filter(
+            None, [str(ROOT / "src"), str(ROOT / "widgets"), str(ROOT / "book"), os.environ.get("PYTHONPATH")]
+        )
     )
     start, clock = time.monotonic(), dict[str, Any]()
     # Not a pipe: what outlives the step must not be waited for.

@@ -11,8 +11,8 @@ from all_pairs import all_pairs, combined
 from torch import Tensor, nn
 
 from playbook.instruments.measure import SavedActivations
-from playbook.kernels.compiled import SHARED, Compiled, compiled
 from playbook.kernels.jit import Launch, launches
+from playbook_book.kernels.compiled import SHARED, Compiled, compiled
 
 CAPABILITIES = (80, 90, 100)
 #: How far a result may be off, as a share of the largest number of the twin's: two roundings of the type.

@@ -34,7 +34,7 @@ def parser() -> argparse.ArgumentParser:
     for name, default in {
         "norm-epsilon": 1e-5, "attention-dropout": 0.1, "hidden-dropout": 0.1, "moe-aux-loss-coeff": 0.0,
         "moe-router-bias-update-rate": 1e-3, "lr": None, "moe-z-loss-coeff": None, "moe-expert-capacity-factor": None,
-        "moe-router-topk-scaling-factor": None,
+        "moe-router-topk-scaling-factor": None, "rope-scaling-factor": 8.0,
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", type=float, default=default)
     for name, choices in {
@@ -66,7 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "use-megatron-fsdp", "bf16",
         "no-gradient-accumulation-fusion",
         "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
-        "attention-output-gate", "first-last-layers-bf16",
+        "attention-output-gate", "use-rope-scaling", "first-last-layers-bf16",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")

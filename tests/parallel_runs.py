@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import pairwise
 from typing import Any
 from unittest import mock
 
@@ -17,6 +18,7 @@ from helpers import BLOCKS, LLAMA, MIXTRAL
 from torch import Tensor, nn
 
 from playbook import launch
+from playbook.documents.attention import own_documents
 from playbook.instruments.counting import CountBytes, traffic_groups
 from playbook.layout import Layout
 from playbook.model.ops import Ops
@@ -74,6 +76,7 @@ class Case:
     samples: int = BATCH
     kernels: str = "torch"
     optimizer: str = "adamw"
+    documents: bool = False
 
     def model(self) -> Transformer:
         model = Transformer(
@@ -106,6 +109,15 @@ class Case:
         x, y = torch.randint(self.shape.vocab, (2, self.samples, self.seq), generator=generator)
         drop = torch.rand(y.shape, generator=generator) < torch.linspace(0, 0.9, self.samples)[:, None]
         return x, y.masked_fill(drop, IGNORE)
+
+    def lengths(self, step: int) -> list[tuple[int, ...]]:
+        """Documents of each sample, from one to one of every token."""
+        rows, generator = [], torch.Generator().manual_seed(step + 1000)
+        for i in range(self.samples):
+            cuts = torch.rand(self.seq - 1, generator=generator) < i / (self.samples - 1)
+            ends = [0, *(cuts.nonzero().flatten() + 1).tolist(), self.seq]
+            rows.append(tuple(b - a for a, b in pairwise(ends)))
+        return rows
 
 
 @dataclass
@@ -195,11 +207,18 @@ def train(
     sent: list[Sent] = []
     for step in range(start, case.steps):
         x, y = (t[rank * share : (rank + 1) * share] for t in case.batch(step))
-        x, y, where = own_tokens(x, y, mesh, layout.token_placement, case.causal) if mesh else (x, y, None)
+        micro = -(-share // grad_acc)
+        if case.documents:
+            lengths = case.lengths(step)[rank * share : (rank + 1) * share]
+            (x, y, where), micro = own_documents(x, y, lengths, micro, mesh), 1
+        else:
+            x, y, where = (
+                own_tokens(x, y, mesh, layout.token_placement, case.causal) if mesh else (x, y, None)
+            )
         counting = count and step < start + 2
         with counted(engine, layout.node, sent) if counting else nullcontext():
             engine.zero_grad()
-            loss = engine.accumulate(x, y, -(-share // grad_acc), where)
+            loss = engine.accumulate(x, y, micro, where)
             norms.append(engine.clip(1.0))
         if step in (start, case.steps - 1):
             vectors.append(flat(engine.gradients_whole()))

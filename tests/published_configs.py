@@ -43,7 +43,14 @@ def mixtral(layers, hidden, heads, ffn, max_seq, loss):
 
 
 LLAMA31 = {"rope_type": "llama3", "factor": 8.0, "original_max_position_embeddings": 8192}
-YARN = {"type": "yarn", "factor": 40, "original_max_position_embeddings": 4096}
+LLAMA32 = {**LLAMA31, "factor": 32.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0}
+YARN = {
+    "type": "yarn",
+    "factor": 40,
+    "original_max_position_embeddings": 4096,
+    "mscale": 1.0,
+    "mscale_all_dim": 1.0,
+}
 #: What config.json says at huggingface.co/{name}/blob/main/config.json, of what is read.
 PUBLISHED = {
     "openai-community/gpt2": gpt2(12, 768, 12),
@@ -69,10 +76,12 @@ PUBLISHED = {
         "llama", 126, 16384, 128, 8, 53248, 128256, 131072, 1e-05, 500000.0, False, rope_scaling=LLAMA31
     ),
     "meta-llama/Llama-3.2-1B": config(
-        "llama", 16, 2048, 32, 8, 8192, 128256, 131072, 1e-05, 500000.0, True, head_dim=64, attention_bias=False
+        "llama", 16, 2048, 32, 8, 8192, 128256, 131072, 1e-05, 500000.0, True, head_dim=64, attention_bias=False,
+        rope_scaling=LLAMA32,
     ),
     "meta-llama/Llama-3.2-3B": config(
-        "llama", 28, 3072, 24, 8, 8192, 128256, 131072, 1e-05, 500000.0, True, head_dim=128, mlp_bias=False
+        "llama", 28, 3072, 24, 8, 8192, 128256, 131072, 1e-05, 500000.0, True, head_dim=128, mlp_bias=False,
+        rope_scaling=LLAMA32,
     ),
     "mistralai/Mistral-7B-v0.1": config(
         "mistral", 32, 4096, 32, 8, 14336, 32000, 32768, 1e-05, 10000.0, False, sliding_window=4096

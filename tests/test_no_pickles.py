@@ -16,7 +16,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 LAUNCH = ROOT / "src" / "playbook" / "launch"
 #: Reads the metadata that PyTorch's own checkpoint has pickled a moment before, to compare the two.
-COMPARES = ROOT / "src" / "playbook" / "bench" / "checkpoint.py"
+COMPARES = ROOT / "book" / "playbook_book" / "bench" / "checkpoint.py"
 PICKLES = {"pickle", "cloudpickle", "dill", "joblib", "shelve", "marshal"}
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 import playbook
+import playbook_book
 from playbook import show
 from playbook.model.recompute import checkpoint
 
@@ -55,14 +56,14 @@ def test_what_has_no_python_source(thing):
 
 
 def test_a_kernel_in_cuda_with_what_stands_above_it():
-    cuda = Path(playbook.__file__).parent / "kernels" / "cuda" / "matmul.cu"
+    cuda = Path(playbook_book.__file__).parent / "kernels" / "cuda" / "matmul.cu"
     tiled = show(cuda, function="tiled")
     lines = cuda.read_text(encoding="utf-8").splitlines()
     assert lines[tiled.line - 1 :][: tiled.text.count("\n")] == tiled.text.splitlines()
     assert tiled.text.startswith("// 3. Tiled")
     assert tiled.text.endswith("\n}\n")
-    assert tiled.relative == "src/playbook/kernels/cuda/matmul.cu"
-    assert 'data-file="src/playbook/kernels/cuda/matmul.cu"' in tiled._repr_html_()
+    assert tiled.relative == "book/playbook_book/kernels/cuda/matmul.cu"
+    assert 'data-file="book/playbook_book/kernels/cuda/matmul.cu"' in tiled._repr_html_()
     assert show(cuda).text == cuda.read_text(encoding="utf-8")
     with pytest.raises(ValueError, match=r"matmul\.cu has no function 'fast'"):
         show(cuda, function="fast")

@@ -171,5 +171,5 @@ def test_it_trains_where_torch_is(installed: Path, tmp_path: Path) -> None:
     packages = Path(torch.__file__).parents[1]
     arguments = "train --model tiny --steps 1 --global-batch 2 --seq 16 --device cpu --json"
     assert '"losses"' in playbook(arguments, installed, tmp_path, packages).stdout
-    kernels = "playbook/kernels/cuda/matmul.cu"
-    assert (installed / kernels).read_bytes() == (ROOT / "src" / kernels).read_bytes()
+    kernels = "playbook_book/kernels/cuda/matmul.cu"
+    assert (installed / kernels).read_bytes() == (ROOT / "book" / kernels).read_bytes()

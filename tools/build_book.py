@@ -56,7 +56,12 @@ PAGES = (
     "tools/vendor.py",
     "tools/icons.py",
 )
-SOURCES = ("src/playbook", "widgets/playbook_widgets/**/*.py", "book/playbook_book/**/*.py")
+SOURCES = (
+    "src/playbook",
+    "widgets/playbook_widgets/**/*.py",
+    "book/playbook_book/**/*.py",
+    "book/playbook_book/**/*.cu",
+)
 TEXT = ("book/*.*", "book/**/*.ipynb")
 FRONT = "book/index"
 TAKES = re.compile(r"(?<=\*\*Takes\*\* )[^\"\\]*")

@@ -3,8 +3,8 @@
 An import inside a function counts; one under ``if TYPE_CHECKING`` does not. A string that is a module's dotted name
 counts as a load by name (``"playbook_widgets.compute.calculator:compute"``), and one that is the beginning of such names
 (``f"playbook_book.exercises.{name}"``) as a load of all of them. Who asks the registry (``lab("schedule", name)``) loads
-what ``labs.py`` offers there. A package whose ``__getattr__`` loads names when they are asked for lists them under
-TYPE_CHECKING: who imports such a name needs its module, and no other of the package.
+what ``labs.py`` or ``cli.py`` offers there. A package whose ``__getattr__`` loads names when they are asked for lists
+them under TYPE_CHECKING: who imports such a name needs its module, and no other of the package.
 """
 
 from __future__ import annotations
@@ -67,7 +67,9 @@ class Modules:
                     self.files[name.removesuffix(".__init__")] = file
         self._trees: dict[str, ast.Module] = {}
         self._imports: dict[str, tuple[Import, ...]] = {}
-        self._offers = _offers(self.tree(LABS)) if LABS in self.files else {}
+        self._offers = {
+            kind: places for m in (LABS, CLI) if m in self.files for kind, places in _offers(self.tree(m))
+        }
 
     def tree(self, module: str) -> ast.Module:
         if module not in self._trees:
@@ -133,7 +135,8 @@ class Modules:
         )
         if CLI in roots or any(text == "playbook" or ANY_COMMAND.search(text) for text in strings):
             called = {self._command(text) for text in strings} & set(self.files)
-            commands |= called or {name for name in self.files if name.startswith(COMMANDS)}
+            offered = self._offers.get("command", {}).values()
+            commands |= called or {name for name in self.files if name.startswith((COMMANDS, *offered))}
         start = self.closure(["playbook.__main__", CLI], deferred=False) if commands else set()
         # A widget computes with whatever its reader sets.
         widgets = self.closure(root for root in roots if root.startswith("playbook_widgets."))
@@ -221,13 +224,14 @@ def _is_for_types(node: ast.AST) -> bool:
     return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
 
 
-def _offers(labs: ast.Module) -> dict[str, dict[str, str]]:
+def _offers(tree: ast.Module) -> Iterator[tuple[str, dict[str, str]]]:
     """By kind and name the module that ``register({kind: {name: "module:object"}})`` names."""
-    (call,) = (node for node in ast.walk(labs) if isinstance(node, ast.Call))
-    return {
-        kind: {name: place.partition(":")[0] for name, place in places.items()}
-        for kind, places in ast.literal_eval(call.args[0]).items()
-    }
+    calls = (
+        node.value for node in tree.body if isinstance(node, ast.Expr) and isinstance(node.value, ast.Call)
+    )
+    for call in (call for call in calls if ast.unparse(call.func) == "register"):
+        for kind, places in ast.literal_eval(call.args[0]).items():
+            yield kind, {name: place.partition(":")[0] for name, place in places.items()}
 
 
 def _imports_and_strings(

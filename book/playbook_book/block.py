@@ -25,7 +25,7 @@ from types import GeneratorType
 from typing import Any, Literal
 
 from playbook.errors import ConfigError
-from playbook.kernels.warps import Dim, Thread
+from playbook_book.kernels.warps import Dim, Thread
 
 Order = Literal["forward", "backward"] | int
 

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from playbook._checks import check_int
-from playbook.collectives.closed_forms import algorithm_of, closed_form
-from playbook.collectives.links import Network
-from playbook.collectives.plans import Message, Plan, plan
 from playbook.errors import ConfigError
+from playbook_book.collectives.closed_forms import algorithm_of, closed_form
+from playbook_book.collectives.network import Network
+from playbook_book.collectives.plans import Message, Plan, plan
 
 
 @dataclass(frozen=True)

@@ -46,8 +46,8 @@ from torch.utils._triton import has_triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.driver import driver
 
-from playbook.kernels.compiled import REGISTERS, THREADS
 from playbook.kernels.jit import Kernel, Launch
+from playbook_book.kernels.compiled import REGISTERS, THREADS
 
 #: What Inductor asks a GPU for, as an H100 answers (CUDA C++ programming guide; H100 datasheet).
 _H100: Any = SimpleNamespace(

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from playbook.errors import ConfigError
 from playbook.kernels.jit import cdiv
-from playbook.kernels.warps import Counted, Dim, Kernel, Step, Thread, branch, count, load, shared, store
+from playbook_book.kernels.warps import Counted, Dim, Kernel, Step, Thread, branch, count, load, shared, store
 
 TILE = 32
 SIDE, DEPTH, EACH = 128, 8, 8

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterator
 
 from playbook._checks import check_int
-from playbook.collectives.plans import CollectiveError
+from playbook.collectives import CollectiveError
 from playbook_book.alarms import PeerError
 from playbook_book.sockets import SocketGroup
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_left
 
-from playbook.collectives.plans.catalogue import Plan
-from playbook.collectives.plans.messages import CollectiveError, Message
+from playbook.collectives import CollectiveError
+from playbook_book.collectives.plans.catalogue import Plan
+from playbook_book.collectives.plans.messages import Message
 
 #: ``held[rank][chunk]``: the ranks whose contributions are in the chunk as that rank has it; none if it has nothing.
 Held = list[list[frozenset[int]]]

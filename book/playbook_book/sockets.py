@@ -19,9 +19,10 @@ from multiprocessing.connection import Connection
 
 import numpy as np
 
-from playbook.collectives.plans import CollectiveError, Message, Plan
-from playbook.collectives.transport import Transcript, Transport
+from playbook.collectives import CollectiveError
 from playbook_book.alarms import Alarms, PeerError
+from playbook_book.collectives.plans import Message, Plan
+from playbook_book.collectives.transport import Transcript, Transport
 
 #: Step, bytes of payload. 16 bytes, since a payload that is not aligned takes longer to copy.
 HEADER = "!QQ"

@@ -20,7 +20,6 @@ from typing import Any, NoReturn
 
 from playbook import __version__
 from playbook.commands import (
-    bench,
     calibrate,
     checkpoint,
     doctor,
@@ -37,8 +36,10 @@ from playbook.commands import (
 from playbook.commands.flags import Help, whole
 from playbook.doctor import TORCH
 from playbook.errors import PlaybookError
-from playbook.registry import lab, places
+from playbook.registry import lab, places, register
 
+#: Commands of the book, where that is installed as well.
+register({"command": {"bench": "playbook_book.bench.command:add", "exercises": "playbook_book.command:add"}})
 #: What those who only plan need not install.
 NEEDED = ("numpy", "safetensors", "torch", "tqdm")
 
@@ -124,7 +125,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"playbook {__version__}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     for command in (
-        train, checkpoint, memory, simulate, search, mesh, schedule, bench, calibrate, sweep, slurm, kubernetes, doctor,
+        train, checkpoint, memory, simulate, search, mesh, schedule, calibrate, sweep, slurm, kubernetes, doctor,
     ):  # fmt: skip
         command.add(commands)
     for name in places("command"):

@@ -65,7 +65,7 @@ class Accelerator:
 
 @dataclass(frozen=True)
 class Cluster:
-    """Nodes of equal GPUs, each with a network adapter of its own: what ``planning.links.Network`` is made of.
+    """Nodes of equal GPUs, each with a network adapter of its own.
 
     Bandwidths are per GPU, one direction, in bytes/s; latencies per hop, in seconds. Of a hop between nodes, the sender
     is busy for ``inter_overhead`` seconds only. ``gpus`` is how many there are in all; None leaves that open.

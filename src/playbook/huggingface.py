@@ -1,9 +1,9 @@
 """A model's ``config.json``, as Hugging Face's transformers writes it, read as a :class:`ModelShape`.
 
-What is read is what a parameter, a product or a routed token depends on. A scaling of rotary frequencies, dtypes and
-token ids are left out: no size depends on them, and the book's model has none of them. A loss that balances experts is
-taken where transformers adds it, which is where ``output_router_logits`` is true; the rate at which DeepSeek-V3 moves its
-biases is in no config. DeepSeek-V2 ranks groups by their best expert, the book's router by their best few.
+What is read is what a parameter, a product or a routed token depends on, and a scaling of rotary frequencies, if it is
+one of the book's (`rope_scaling`); dtypes and token ids are left out. A loss that balances experts is taken where
+transformers adds it, which is where ``output_router_logits`` is true; the rate at which DeepSeek-V3 moves its biases is
+in no config. DeepSeek-V2 ranks groups by their best expert, the book's router by their best few.
 
 Some families differ from the book's model in what costs no parameter: they are read to be planned, and the shape says in
 what it ``differs``. So is a ``model_type`` that is not known here, if its config has the common names.
@@ -17,7 +17,9 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping
+from contextlib import suppress
 
+from playbook import rope_scaling
 from playbook.config_families import BLOCK, FAMILIES, Architecture, Config, Sizes, choice, must, planned
 from playbook.config_hybrids import HYBRIDS
 from playbook.errors import ShapeError
@@ -64,6 +66,8 @@ def shape_of(config: Config) -> ModelShape:
     if "rope_theta" in keys:
         planned = bool(architecture.differs) or config["model_type"] == "gpt_neox"  # which says it itself
         given |= _rope_theta(keys["rope_theta"], config, planned)
+        with suppress(ShapeError):  # no size depends on others
+            given["rope_scaling"] = "" if planned else rope_scaling.of_config(config)
     fields = {**architecture.sizes, **given, "differs": architecture.differs, **architecture.more(config)}
     try:
         return ModelShape(**_nested(fields))

@@ -22,6 +22,7 @@ register(
         "kernels": {"fused": "playbook.kernels.ops:FusedOps"},
         "fp8": {
             "layers": "playbook.model.fp8:use_fp8",
+            "gathers": "playbook.training.fp8_gathers:FP8Gathers",
             "quantize": "playbook.kernels.quantize:quantize",
             "quantize_both": "playbook.kernels.quantize:quantize_both",
             "scales": "playbook.kernels.quantize:scales_by_kernel",
@@ -45,7 +46,6 @@ register(
             "method": "playbook.decentralized.methods:parse",
             "replicas": "playbook.decentralized.strategies:replicas",
         },
-        "command": {"exercises": "playbook_book.command:add"},
         "model": {
             "config.json": "playbook.huggingface:shape_of",
             "presets": "playbook.planned_presets:SIZES",
@@ -57,6 +57,18 @@ register(
             "backward": "playbook.planning.recurrent:backward",
             "flops": "playbook.planning.recurrent:flops",
             "passes": "playbook.planning.recurrent:passes",
+        },
+        "documents": {
+            "attention": "playbook.documents.attention:attention",
+            "ends": "playbook.documents.attention:ends",
+            "hidden": "playbook.documents.attention:hidden",
+            "own": "playbook.documents.attention:own_documents",
+            "batches": "playbook.documents.packing:PackedBatches",
+            "check": "playbook.documents.packing:check",
+        },
+        "rope": {
+            "check": "playbook.rope_scaling:check",
+            "frequencies": "playbook.rope_scaling:frequencies",
         },
         "kept": {"offload": "playbook.model.offload:in_cpu_memory"},
         "train": {

@@ -47,6 +47,11 @@ def _llama3(layers: int, hidden: int, heads: int, ffn: int, max_seq: int = 8192,
     return llama(layers, hidden, heads, 8, ffn, 128256, max_seq=max_seq, rope_theta=500000.0, **more)
 
 
+def _llama31(layers: int, hidden: int, heads: int, ffn: int, factor: int = 8, **more: Any) -> dict[str, Any]:
+    scaling = f"llama3:factor={factor},original=8192"
+    return _llama3(layers, hidden, heads, ffn, 131072, rope_scaling=scaling, **more)
+
+
 def _smollm(layers: int, hidden: int, heads: int, kv_heads: int, ffn: int, **more: Any) -> dict[str, Any]:
     return llama(layers, hidden, heads, kv_heads, ffn, 49152, tied=True, **{"max_seq": 2048, **more})
 
@@ -132,11 +137,11 @@ SIZES: dict[str, dict[str, Any]] = {
     "llama2-70b": llama(80, 8192, 64, 8, 28672, 32000, max_seq=4096),
     "llama3-8b": _llama3(32, 4096, 32, 14336),
     "llama3-70b": _llama3(80, 8192, 64, 28672),
-    "llama3.1-8b": _llama3(32, 4096, 32, 14336, 131072),
-    "llama3.1-70b": _llama3(80, 8192, 64, 28672, 131072),
-    "llama3.1-405b": _llama3(126, 16384, 128, 53248, 131072),
-    "llama3.2-1b": _llama3(16, 2048, 32, 8192, 131072, tied=True),
-    "llama3.2-3b": _llama3(28, 3072, 24, 8192, 131072, tied=True),
+    "llama3.1-8b": _llama31(32, 4096, 32, 14336),
+    "llama3.1-70b": _llama31(80, 8192, 64, 28672),
+    "llama3.1-405b": _llama31(126, 16384, 128, 53248),
+    "llama3.2-1b": _llama31(16, 2048, 32, 8192, 32, tied=True),
+    "llama3.2-3b": _llama31(28, 3072, 24, 8192, 32, tied=True),
     "mixtral-8x7b": llama(32, 4096, 32, 8, 14336, 32000, max_seq=32768, rope_theta=1e6, moe={**_PAIRS, "ffn": 14336}),
     "mixtral-8x22b": llama(56, 6144, 48, 8, 16384, 32000, max_seq=65536, rope_theta=1e6, moe={**_PAIRS, "ffn": 16384}),
     "llama4-scout": _llama4(experts=16, every=1, max_seq=262144),

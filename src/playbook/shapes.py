@@ -160,6 +160,7 @@ class ModelShape:
     dropout: float = field(default=0.0, metadata={"least": 0.0})
     norm_eps: float = field(default=1e-5, metadata={"least": 0.0})
     rope_theta: float = field(default=10000.0, metadata={"least": 1.0})
+    rope_scaling: str = told("", "stretched rotary angles", metavar="yarn:factor=4,original=32768")
     moe: MoE | None = None
     mla: MLA | None = None
     recurrent: Any = None
@@ -199,6 +200,8 @@ class ModelShape:
             raise ShapeError(f"kv_heads must divide heads = {self.heads}, got {self.kv_heads}")
         if self.positions == "rotary" and not self.mla and self.qk_dim % 2:
             raise ShapeError(f"head_dim must be even for rotary positions, got {self.head_dim}")
+        if self.rope_scaling:
+            lab("rope", "check")(self.rope_scaling)
         for key in ("name", "differs"):  # they go into tables and into the names of files
             if not getattr(self, key).isprintable():
                 raise ShapeError(f"{key} must be one line of printable text, got {getattr(self, key)!r}")

@@ -14,9 +14,8 @@ import torch
 from playbook.bench import calibrate_fits, calibrate_ranks
 from playbook.bench.calibrate import effort, to_toml
 from playbook.bench.calibrate_fits import Rate, Timing, between, fit_rate, nonnegative
-from playbook.bench.collectives import ring
 from playbook.cli import main
-from playbook.collectives.links import AlphaBeta
+from playbook.collectives.links import AlphaBeta, ring
 from playbook.errors import ConfigError
 
 PLANTED = Rate(3e-6, 90e9, {"m": 5.0, "n": 0.0, "k": 20.0})
@@ -110,9 +109,9 @@ def test_rows_of_planted_devices_give_their_numbers_back():
 def test_links_of_planted_rings_are_recovered():
     link, rows = AlphaBeta(2e-4, 1e-9), []
     for collective, (n, group) in itertools.product(calibrate_ranks.COLLECTIVES, ((2, 2), (4, 2), (4, 4))):
-        cost = ring(collective, group)
+        messages, volume = ring(collective, group)
         for size in (1024, 65536, 1 << 22):
-            seconds = link.time(float(cost.volume) * size, cost.messages)
+            seconds = link.time(volume * size, messages)
             row = {"collective": collective, "ranks": n, "group": group, "bytes": size, "seconds": seconds}
             rows.append(row)
     found = calibrate_ranks.links(rows)

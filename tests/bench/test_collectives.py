@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from playbook.bench import collectives as bench
-from playbook.bench.collectives import bench_collectives, measure, report_collectives
 from playbook.cli import main
 from playbook.errors import ConfigError
+from playbook_book.bench import collectives as bench
+from playbook_book.bench.collectives import bench_collectives, measure, report_collectives
 
 KINDS = {"broadcast", "reduce", "gather", "scatter", "all_gather", "reduce_scatter", "all_to_all", "barrier"}
 

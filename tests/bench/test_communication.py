@@ -8,12 +8,12 @@ import pytest
 import torch
 
 from playbook import launch
-from playbook.bench.communication import GROUPS, pairs, report_communication
-from playbook.bench.contest import TOLERANCE
 from playbook.cli import main
 from playbook.model.transformer import Transformer
 from playbook.planning.communication import ring_bytes_sent
 from playbook.shapes import load
+from playbook_book.bench.communication import GROUPS, pairs, report_communication
+from playbook_book.bench.contest import TOLERANCE
 
 SHAPE = {"layers": 2, "hidden": 24, "heads": 3, "vocab": 61, "ffn": 40, "max_seq": 32}
 RANK, PERIOD = 2, 3

@@ -6,9 +6,9 @@ import pytest
 import torch
 
 from playbook import launch
-from playbook.bench.contest import TOLERANCE, report_groups, ways
-from playbook.bench.experts import GROUPS, HIDDEN, LAYERS, LAYOUTS, ON_RANKS, PAIRS
 from playbook.cli import main
+from playbook_book.bench.contest import TOLERANCE, report_groups, ways
+from playbook_book.bench.experts import GROUPS, HIDDEN, LAYERS, LAYOUTS, ON_RANKS, PAIRS
 
 pytest.importorskip("transformers")
 SHAPE = {

@@ -10,10 +10,10 @@ import json
 
 import pytest
 
-from playbook.bench.final_losses import report_final_losses
 from playbook.cli import main
 from playbook.planning.communication import ring_bytes_sent
 from playbook.shapes import load
+from playbook_book.bench.final_losses import report_final_losses
 
 SHAPE = '{"name":"one layer","layers":1,"hidden":32,"heads":4,"vocab":256,"max_seq":64,"dropout":0.0}'
 START, STEPS, RANKS = 48, 84, 4

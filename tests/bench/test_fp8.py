@@ -8,17 +8,17 @@ import sys
 import pytest
 import torch
 
-from playbook.bench import fp8, kernels
-from playbook.bench.fp8 import FP8, Work, report_fp8, step_rows
-from playbook.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
-from playbook.bench.kernels import INTERPRETED
-from playbook.bench.replays import Times
 from playbook.cli import main
 from playbook.instruments import measure
 from playbook.kernels.jit import launches
 from playbook.precision.products import product_torch
 from playbook.precision.scaling import quantize, quantize_torch
 from playbook_book import recorded
+from playbook_book.bench import fp8, kernels
+from playbook_book.bench.fp8 import FP8, Work, report_fp8, step_rows
+from playbook_book.bench.fp8_cases import LLAMA, RECIPES, fp8_cases
+from playbook_book.bench.kernels import INTERPRETED
+from playbook_book.bench.replays import Times
 
 A_SECOND = Times(1.0, 1.0, 1.0, 1, "host")
 KERNELS = [name for name in FP8 if name not in ("emulated", "steps")]

@@ -8,16 +8,15 @@ import sys
 import pytest
 import torch
 
-from playbook.bench import kernels
-from playbook.bench.contenders import Case, Contender, installed, liger
-from playbook.bench.kernels import INTERPRETED, KERNELS, bench_kernels, report_kernels
-from playbook.bench.product_cases import product_cases
-from playbook.bench.replays import Times, times_in_turns
-from playbook.bench.row_cases import row_cases
 from playbook.cli import main
-from playbook.commands import bench as command
 from playbook.hardware import ACCELERATORS
 from playbook_book import recorded
+from playbook_book.bench import command, kernels
+from playbook_book.bench.contenders import Case, Contender, installed, liger
+from playbook_book.bench.kernels import INTERPRETED, KERNELS, bench_kernels, report_kernels
+from playbook_book.bench.product_cases import product_cases
+from playbook_book.bench.replays import Times, times_in_turns
+from playbook_book.bench.row_cases import row_cases
 
 A_SECOND = Times(1.0, 1.0, 1.0, 1, "host")
 

@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from playbook.bench.memory import CASES, bench_memory, report_memory
 from playbook.cli import main
 from playbook.layout import RECOMPUTE
 from playbook.shapes import load
+from playbook_book.bench.memory import CASES, bench_memory, report_memory
 
 
 @pytest.mark.parametrize("device", CASES)

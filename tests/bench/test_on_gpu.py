@@ -13,8 +13,8 @@ from types import ModuleType
 
 import pytest
 
-from playbook.bench.fp8 import FP8
-from playbook.bench.kernels import KERNELS
+from playbook_book.bench.fp8 import FP8
+from playbook_book.bench.kernels import KERNELS
 
 ROOT = Path(__file__).resolve().parents[2]
 

@@ -5,13 +5,13 @@ import json
 import pytest
 import torch
 
-from playbook.bench.contest import TOLERANCE, report_groups, ways
-from playbook.bench.parallel import GROUPS
-from playbook.bench.turns import Track, compared
 from playbook.cli import main
 from playbook.layout import Layout
 from playbook.planning.memory import predict
 from playbook.shapes import load
+from playbook_book.bench.contest import TOLERANCE, report_groups, ways
+from playbook_book.bench.parallel import GROUPS
+from playbook_book.bench.turns import Track, compared
 from playbook_book.replica_traffic import traffic
 
 SHAPE = {

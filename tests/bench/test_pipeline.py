@@ -5,8 +5,8 @@ import json
 import pytest
 import torch
 
-from playbook.bench.pipeline import PAIRS, SCHEDULES, report_pipeline
 from playbook.cli import main
+from playbook_book.bench.pipeline import PAIRS, SCHEDULES, report_pipeline
 
 SHAPE = {
     "layers": 4, "hidden": 24, "heads": 2, "vocab": 61, "kv_heads": 2, "head_dim": 12, "ffn": 40, "max_seq": 32,

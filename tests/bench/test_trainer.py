@@ -6,9 +6,9 @@ import json
 import pytest
 import torch
 
-from playbook.bench import trainer as bench
 from playbook.cli import main
 from playbook.hardware import ACCELERATORS
+from playbook_book.bench import trainer as bench
 
 SMALL = '{"layers":2,"hidden":48,"heads":2,"vocab":300,"max_seq":64,"dropout":0.0}'
 

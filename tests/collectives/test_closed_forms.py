@@ -10,12 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playbook.collectives.closed_forms import closed_form
-from playbook.collectives.links import AlphaBeta, Network, Sample, errors, fit
-from playbook.collectives.plans import ALGORITHMS, plan
+from playbook.collectives.links import AlphaBeta, Sample, errors, fit, ring
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook_book.collective_costs import crossover, latency, seconds, simulate
+from playbook_book.collectives.closed_forms import closed_form
+from playbook_book.collectives.network import Network
+from playbook_book.collectives.plans import ALGORITHMS, plan
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 NVLINK, NETWORK = AlphaBeta(3e-6, 1 / 400e9), AlphaBeta(14e-6, 1 / 50e9)
@@ -54,6 +55,13 @@ def test_closed_forms_are_what_messages_take_one_by_one(collective, name):
                 assert cost.time(k, network) == pytest.approx(expected), (ranks, network)
                 compared += 1
     assert compared >= 2 * 8 or (collective, name) == ("all_to_all", "naive")
+
+
+@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "reduce_scatter", "all_to_all"])
+def test_measured_links_count_a_ring_as_its_closed_form_does(collective):
+    for ranks in range(2, 65):
+        cost = closed_form(collective, None, ranks, Network.uniform(NVLINK))
+        assert ring(collective, ranks) == (cost.messages, float(cost.volume))
 
 
 @settings(max_examples=200, deadline=None)

@@ -4,7 +4,8 @@ import random
 
 import pytest
 
-from playbook.collectives.links import AlphaBeta, Regimes, Sample, fit_regimes
+from playbook.collectives.links import AlphaBeta, Sample
+from playbook_book.collectives.regimes import Regimes, fit_regimes
 
 
 def test_two_regimes_where_one_line_does_not_do():

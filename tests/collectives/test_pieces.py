@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playbook.collectives.pieces import Do, Piece, Program, program
-from playbook.collectives.plans import ALGORITHMS, Message, Plan, plan
+from playbook_book.collectives.pieces import Do, Piece, Program, program
+from playbook_book.collectives.plans import ALGORITHMS, Message, Plan, plan
 from playbook_book.replay import start
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]

@@ -9,9 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from playbook.collectives import plans
-from playbook.collectives.closed_forms import ALGORITHMS as NAMES
-from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Plan, plan
+from playbook.collectives import CollectiveError
+from playbook_book.collectives import plans
+from playbook_book.collectives.closed_forms import ALGORITHMS as NAMES
+from playbook_book.collectives.plans import ALGORITHMS, DEFAULT, Plan, plan
 from playbook_book.replay import end, replay
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]

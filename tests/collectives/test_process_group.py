@@ -11,11 +11,12 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from playbook import collectives
-from playbook.collectives import CollectiveError, merge, process_group
-from playbook.collectives.plans import ALGORITHMS, plan
+from playbook.collectives import CollectiveError
 from playbook.instruments.counting import CountBytes
 from playbook.launch import process_group as launched
+from playbook_book import collectives
+from playbook_book.collectives import merge, process_group
+from playbook_book.collectives.plans import ALGORITHMS, plan
 from playbook_book.rendezvous import connect, free_port
 from playbook_book.sockets import SocketGroup
 

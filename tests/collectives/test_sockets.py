@@ -20,11 +20,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from playbook import collectives
-from playbook.collectives import CollectiveError, merge
-from playbook.collectives.plans import ALGORITHMS, Message, plan
-from playbook_book import rendezvous
+from playbook.collectives import CollectiveError
+from playbook_book import collectives, rendezvous
 from playbook_book.alarms import Alarms, PeerError
+from playbook_book.collectives import merge
+from playbook_book.collectives.plans import ALGORITHMS, Message, plan
 from playbook_book.rendezvous import connect, free_port
 from playbook_book.sockets import HEADER, SocketGroup
 
@@ -399,7 +399,9 @@ def test_what_cannot_be_sent_in_place_is_refused():
 
 
 def test_no_torch_in_any_of_it():
-    code = "import sys; sys.modules['torch'] = None; import playbook.collectives, playbook_book.rendezvous"
+    code = (
+        "import sys; sys.modules['torch'] = None; import playbook_book.collectives, playbook_book.rendezvous"
+    )
     assert subprocess.run([sys.executable, "-c", code], timeout=60).returncode == 0
 
 

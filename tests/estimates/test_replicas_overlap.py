@@ -6,11 +6,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from playbook.collectives.links import AlphaBeta, Network
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
 from playbook.planning.flops import step_flops
 from playbook.shapes import load
 from playbook_book.collective_costs import seconds
+from playbook_book.collectives.network import Network
 from playbook_book.overlap_estimates import cut, data_parallel_ratio, replicas_step
 
 

@@ -6,10 +6,11 @@ import matplotlib.pyplot as plt
 import pytest
 from matplotlib.colors import to_hex
 
-from playbook.collectives.links import AlphaBeta, Network
-from playbook.collectives.plans import ALGORITHMS, plan
+from playbook.collectives.links import AlphaBeta
 from playbook.figures import PALETTE, display
 from playbook_book.collective_costs import simulate
+from playbook_book.collectives.network import Network
+from playbook_book.collectives.plans import ALGORITHMS, plan
 from playbook_book.figures.collectives import (
     TITLES,
     conversations,

@@ -6,8 +6,8 @@ import matplotlib.pyplot as plt
 import pytest
 
 from playbook.bench import records
-from playbook.collectives.links import Network
 from playbook.hardware import load
+from playbook_book.collectives.network import Network
 from playbook_book.figures.network import BETWEEN, DRAWN, choices, published, two_levels
 
 

@@ -8,11 +8,11 @@ import torch.distributed as dist
 from torch import nn
 
 from playbook.collectives import CollectiveError
-from playbook.collectives.plans import plan
 from playbook.instruments import counting
 from playbook.instruments.counting import KINDS, CollectiveEvent, CountBytes, Tally
 from playbook.launch import process_group as launched
 from playbook.planning.communication import ring_bytes_sent
+from playbook_book.collectives.plans import plan
 
 N = 3
 

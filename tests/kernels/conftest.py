@@ -14,7 +14,7 @@ import torch
 import triton
 from triton.runtime.cache import get_cache_manager
 
-from playbook.kernels import compiled
+from playbook_book.kernels import compiled
 
 DEVICES = ["cpu", *[pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()]
 

@@ -1,4 +1,4 @@
-// What the kernels in src/playbook/kernels/cuda use of CUDA, for a C++20 compiler and a CPU: a thread for each thread of a
+// What the kernels in book/playbook_book/kernels/cuda use of CUDA, for a C++20 compiler and a CPU: a thread for each thread of a
 // block, one block after the other. A fragment of 16 x 16 is held by every thread of its warp, and not shared among them.
 #include <algorithm>
 #include <barrier>

@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from playbook.errors import ConfigError, ShapeError
 from playbook.kernels.adamw import adamw, adamw_torch, bytes_step
 from playbook.kernels.jit import launches
-from playbook.kernels.sectors import Sectors
 from playbook.training import optimizer
 from playbook.training.optimizer import MasterAdamW, state_formats
+from playbook_book.kernels.sectors import Sectors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 #: One rounding of a parameter, as two sums that differ in their last bit may round to neighbours.

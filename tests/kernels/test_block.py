@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.kernels.warps import Dim
 from playbook_book.block import run
+from playbook_book.kernels.warps import Dim
 
 ORDERS = ("forward", "backward", 0, 1)
 

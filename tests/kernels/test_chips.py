@@ -4,9 +4,9 @@ import pytest
 
 from playbook.errors import ConfigError
 from playbook.hardware import ACCELERATORS
-from playbook.kernels.compiled import ARCHITECTURES
 from playbook.kernels.matmul import PROGRAMS
 from playbook_book.chips import CHIPS, H100, LATENCY, busy, bytes_in_flight, waves
+from playbook_book.kernels.compiled import ARCHITECTURES
 
 
 def test_cores_times_a_published_clock_are_the_peak():

@@ -10,8 +10,8 @@ from torch import Tensor
 from playbook.errors import ShapeError
 from playbook.kernels import cross_entropy as kernels
 from playbook.kernels.cross_entropy import COLUMNS, IGNORE, cross_entropy, cross_entropy_torch
-from playbook.kernels.sectors import Sectors
 from playbook.model import transformer
+from playbook_book.kernels.sectors import Sectors
 
 
 def targets_of(n: int, v: int) -> Tensor:

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from playbook.errors import ConfigError
-from playbook.kernels import cuda_build
-from playbook.kernels.compiled import SHARED
-from playbook.kernels.cuda_build import add, build, elu, multiply, sources, statistics
+from playbook_book.kernels import cuda_build
+from playbook_book.kernels.compiled import SHARED
+from playbook_book.kernels.cuda_build import add, build, elu, multiply, sources, statistics
 
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc, which compiles CUDA C++")
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

@@ -15,7 +15,7 @@ import pytest
 import torch
 from kernel_checks import ROUNDING, off
 
-from playbook.kernels.cuda_build import SOURCES
+from playbook_book.kernels.cuda_build import SOURCES
 
 HEADER = Path(__file__).with_name("cuda_on_a_cpu.h")
 

@@ -7,9 +7,9 @@ import torch
 import torch.nn.functional as F
 from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta, paired
 
-from playbook.kernels import elu as kernels
-from playbook.kernels.elu import elu, elu_torch
-from playbook.kernels.sectors import Sectors
+from playbook_book.kernels import elu as kernels
+from playbook_book.kernels.elu import elu, elu_torch
+from playbook_book.kernels.sectors import Sectors
 
 
 @pytest.mark.usefixtures("device")

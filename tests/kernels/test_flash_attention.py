@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from functools import partial
 from typing import Any
 
@@ -12,7 +13,6 @@ from kernel_checks import CAPABILITIES, beside_twin
 from torch import Tensor
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.flash_attention import (
     WIDE,
     Tuning,
@@ -24,11 +24,12 @@ from playbook.kernels.flash_attention import (
     standard_bytes,
     tuned,
 )
-from playbook.kernels.flash_backward import Blocks, flash_backward, takes_tma
+from playbook.kernels.flash_backward import Blocks, Packed, flash_backward, takes_tma
 from playbook.kernels.jit import launches
-from playbook.kernels.sectors import Sectors
 from playbook.layout.tokens import TokenRanges
 from playbook.model.ops import reference_attention
+from playbook_book.kernels.compiled import SHARED, compiled
+from playbook_book.kernels.sectors import Sectors
 
 
 def qkv(b: int, s: int, S: int, heads: int, kv_heads: int, d: int, e: int, dtype: torch.dtype, seed: int = 0):
@@ -326,3 +327,48 @@ def test_one_dtype():
     q, k, v = qkv(1, 4, 4, 1, 1, 16, 16, torch.float32)
     with pytest.raises(ConfigError, match="but must be of one dtype"):
         flash_attention(q, k.half(), v, causal=False)
+
+
+def packed(*lengths: int, device: str = "cpu") -> Packed:
+    ends = torch.tensor([0, *itertools.accumulate(lengths)], dtype=torch.int32, device=device)
+    return Packed(ends, max(lengths))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_documents_in_one_launch_are_documents_alone(causal):
+    """Of one token and of several blocks, with values narrower than keys and strides that are no contiguous tensor's."""
+    lengths = (33, 1, 16, 50)
+    q, k, v = (x[..., : x.shape[3] // 2] for x in qkv(1, 100, 100, 4, 2, 48, 32, torch.float32))
+    do, dlse = torch.randn(1, 100, 4, 16), torch.randn(1, 4, 100)
+    small = Tuning(*[Blocks(16, 16, 4, 1)] * 3)
+
+    def found(*given: Tensor, part: slice = slice(None), **named: Any) -> list[Tensor]:
+        given = tuple(x[:, part].detach().requires_grad_() for x in given)
+        o, lse = flash_attention_lse(*given, causal=causal, tuning=small, **named)
+        grads = torch.autograd.grad([o, lse], given, [do[:, part], dlse[..., part]])
+        return [o, lse.transpose(1, 2), *grads]
+
+    with launches() as together:
+        ours = found(q, k, v, packed=packed(*lengths))
+    assert len(together) == 4
+    begins = itertools.accumulate(lengths, initial=0)
+    alone = [found(q, k, v, part=slice(a, a + n)) for a, n in zip(begins, lengths, strict=False)]
+    for one, parts in zip(ours, zip(*alone, strict=True), strict=True):
+        torch.testing.assert_close(one, torch.cat(parts, 1), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("d", "capability", "most"), [(128, 80, 16), (64, 90, 0), (128, 90, 0), (128, 100, 0)]
+)
+def test_packed_documents_compile_without_spills(d, capability, most):
+    """But for four numbers of a thread, on an A100."""
+    q, k, v = (
+        torch.empty(1, 4096, heads, d, dtype=torch.bfloat16, device="meta", requires_grad=True)
+        for heads in (32, 8, 8)
+    )
+    with launches() as found:
+        ends = Packed(torch.empty(5, dtype=torch.int32, device="meta"), 2048)
+        o, _ = flash_attention_lse(q, k, v, causal=True, tuning=blocks_for(capability, d), packed=ends)
+        o.backward(torch.empty_like(o))
+    assert {one.grid[2] for one in found} == {4}
+    assert max(compiled(one, capability).spills for one in found) <= most

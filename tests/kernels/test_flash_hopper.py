@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.flash_attention import blocks_for, flash_forward
 from playbook.kernels.flash_hopper import forward_in_groups, takes_groups
 from playbook.kernels.jit import launches
+from playbook_book.kernels.compiled import SHARED, compiled
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 GIVEN: dict[str, Any] = {"causal": True, "scale": 0.1, "offset": 0}

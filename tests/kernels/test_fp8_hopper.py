@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.fp8_hopper import multiply_in_groups
 from playbook.kernels.fp8_matmul import fp8_matmul
 from playbook.kernels.jit import launches
 from playbook.precision.scaling import quantize
+from playbook_book.kernels.compiled import SHARED, compiled
 
 HOPPER = torch.cuda.is_available() and torch.cuda.get_device_capability() == (9, 0)
 

@@ -11,7 +11,6 @@ from hypothesis import strategies as some
 from kernel_checks import off
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.compiled import SHARED, Compiled, compiled
 from playbook.kernels.fp8_matmul import (
     FP8,
     GROUP_K,
@@ -23,8 +22,9 @@ from playbook.kernels.fp8_matmul import (
 )
 from playbook.kernels.jit import launches
 from playbook.kernels.matmul import Tiles, takes_tma
-from playbook.kernels.sectors import Sectors
 from playbook.precision.scaling import GROUPS, Quantized, quantize
+from playbook_book.kernels.compiled import SHARED, Compiled, compiled
+from playbook_book.kernels.sectors import Sectors
 
 E4M3, E5M2 = FP8
 LENGTHS = (1, 63, 130)

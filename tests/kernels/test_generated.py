@@ -9,9 +9,9 @@ import torch
 from torch._dynamo.device_interface import get_interface_for_device
 from torch.utils._triton import has_triton
 
-from playbook.kernels.compiled import compiled
-from playbook.kernels.elu import elu_torch
 from playbook_book.generated import generated
+from playbook_book.kernels.compiled import compiled
+from playbook_book.kernels.elu import elu_torch
 
 
 def softmax(x: torch.Tensor) -> torch.Tensor:

@@ -9,7 +9,6 @@ from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.grouped_matmul import (
     grouped_gradient,
     grouped_gradient_torch,
@@ -18,7 +17,8 @@ from playbook.kernels.grouped_matmul import (
 )
 from playbook.kernels.jit import cdiv, launches
 from playbook.kernels.matmul import Tiles, tuned
-from playbook.kernels.sectors import Sectors
+from playbook_book.kernels.compiled import SHARED, compiled
+from playbook_book.kernels.sectors import Sectors
 
 
 def ends_of(counts: list[int], dtype: torch.dtype = torch.int32) -> torch.Tensor:

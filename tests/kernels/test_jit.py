@@ -9,10 +9,10 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from triton.runtime.errors import InterpreterError
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import compiled
 from playbook.kernels.jit import cdiv, kernel, launches, next_power
 from playbook.kernels.rmsnorm import rms_norm
-from playbook.kernels.sectors import Sectors
+from playbook_book.kernels.compiled import compiled
+from playbook_book.kernels.sectors import Sectors
 
 
 @kernel

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from playbook.errors import ConfigError
-from playbook.kernels.cuda_build import SOURCES
-from playbook.kernels.warps import Counted, Dim, count
 from playbook_book import ladder
+from playbook_book.kernels.cuda_build import SOURCES
+from playbook_book.kernels.warps import Counted, Dim, count
 from playbook_book.ladder import LADDER, add, add_pieces, add_vectors, elu, elu_select
 
 count_product = functools.cache(ladder.count_product)

@@ -9,8 +9,8 @@ from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta, pair
 from playbook.errors import ShapeError
 from playbook.kernels import layernorm as kernels
 from playbook.kernels.layernorm import layer_norm, layer_norm_torch
-from playbook.kernels.sectors import Sectors
 from playbook.model.norms import LayerNorm
+from playbook_book.kernels.sectors import Sectors
 
 
 @pytest.mark.usefixtures("device")

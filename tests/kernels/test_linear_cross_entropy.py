@@ -16,11 +16,11 @@ from playbook.kernels.linear_cross_entropy import (
     linear_cross_entropy,
     linear_cross_entropy_torch,
 )
-from playbook.kernels.sectors import Sectors
 from playbook.model.ops import token_losses
 from playbook.model.transformer import Transformer
 from playbook.planning.fusion import chunk_tokens
 from playbook.shapes import ModelShape
+from playbook_book.kernels.sectors import Sectors
 
 
 @pytest.mark.usefixtures("device")

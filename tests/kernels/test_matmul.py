@@ -13,10 +13,10 @@ from kernel_checks import ROUNDING, off
 from triton.runtime import _allocation
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.compiled import SHARED, Compiled, compiled
 from playbook.kernels.jit import launches
 from playbook.kernels.matmul import TUNED, Tiles, lend_scratch, matmul, matmul_torch, takes_tma, tuned
-from playbook.kernels.sectors import Sectors
+from playbook_book.kernels.compiled import SHARED, Compiled, compiled
+from playbook_book.kernels.sectors import Sectors
 
 LENGTHS = (1, 63, 65, 130)
 LAYOUTS = ("rows", "columns", "every other")

@@ -12,7 +12,6 @@ from torch import Tensor
 
 from playbook.errors import ConfigError
 from playbook.kernels import quantize as kernels
-from playbook.kernels.compiled import SHARED, compiled
 from playbook.kernels.jit import launches
 from playbook.kernels.quantize import (
     bytes_quantize,
@@ -20,9 +19,10 @@ from playbook.kernels.quantize import (
     requantize_columns,
     turn,
 )
-from playbook.kernels.sectors import Sectors
 from playbook.precision.recipes import Groups
 from playbook.precision.scaling import Quantized, quantize
+from playbook_book.kernels.compiled import SHARED, compiled
+from playbook_book.kernels.sectors import Sectors
 
 SIZES = ((1, 1), (7, 129), (130, 257), (256, 128))
 DTYPES = (torch.float32, torch.bfloat16)

@@ -10,8 +10,8 @@ from torch import Tensor
 from playbook.errors import ShapeError
 from playbook.kernels import rmsnorm as kernels
 from playbook.kernels.rmsnorm import add_rms_norm, add_rms_norm_torch, rms_norm, rms_norm_torch
-from playbook.kernels.sectors import Sectors
 from playbook.model.norms import RMSNorm
+from playbook_book.kernels.sectors import Sectors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

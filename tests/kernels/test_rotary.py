@@ -10,9 +10,9 @@ from torch import Tensor
 from playbook.errors import ShapeError
 from playbook.kernels import rotary as kernels
 from playbook.kernels.rotary import rotary, rotary_torch
-from playbook.kernels.sectors import Sectors
 from playbook.model.attention import rotary_table
 from playbook.model.ops import apply_rotary
+from playbook_book.kernels.sectors import Sectors
 
 DTYPES = (torch.float32, torch.float16, torch.bfloat16)
 

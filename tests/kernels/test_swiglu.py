@@ -8,8 +8,8 @@ from kernel_checks import beside_twin, check_compiles, kept_bytes, on_meta, pair
 
 from playbook.errors import ShapeError
 from playbook.kernels import swiglu as kernels
-from playbook.kernels.sectors import Sectors
 from playbook.kernels.swiglu import swiglu, swiglu_torch
+from playbook_book.kernels.sectors import Sectors
 
 
 @pytest.mark.usefixtures("device")

@@ -7,9 +7,9 @@ import torch
 from kernel_checks import beside_twin, check_compiles, on_meta, paired
 
 from playbook.errors import ShapeError
-from playbook.kernels import vector_add as kernels
-from playbook.kernels.sectors import Sectors
-from playbook.kernels.vector_add import vector_add, vector_add_torch
+from playbook_book.kernels import vector_add as kernels
+from playbook_book.kernels.sectors import Sectors
+from playbook_book.kernels.vector_add import vector_add, vector_add_torch
 
 
 @pytest.mark.usefixtures("device")

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from playbook.errors import ConfigError
-from playbook.kernels.warps import (
+from playbook_book.kernels.warps import (
     Counted,
     Dim,
     Thread,

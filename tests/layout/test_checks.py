@@ -10,8 +10,8 @@ from playbook.layout import SCHEDULES, Layout
 from playbook.layout.fields import KINDS
 from playbook.layout.stages import check_microbatches, depth, on_ranks, placement, split, stages_of
 from playbook.planning.memory import predict
-from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import make
+from playbook.schedules.validate import schedule_of
 from playbook.shapes import load
 from playbook.training.config import TrainConfig
 
@@ -98,7 +98,7 @@ def test_dropout_is_not_drawn_over_several_ranks():
 
 def test_a_schedule_that_nobody_can_carry_out():
     action = {"op": "F", "stage": 0, "microbatch": 0}
-    half = Schedule.from_json({"ranks": [[action], [{**action, "stage": 1}]]})
+    half = schedule_of({"ranks": [[action], [{**action, "stage": 1}]]})
     with pytest.raises(ScheduleError, match="is missing"):
         Layout(pp=2, own_schedule=half).check(load("tiny"))
 

@@ -6,9 +6,9 @@ import pytest
 import torch
 from helpers import DEEPSEEK, GPT, LLAMA, MIXTRAL, tokens
 
-from playbook.bench.experts import looped
 from playbook.model.transformer import Transformer
 from playbook.training.convert import write_folder
+from playbook_book.bench.experts import looped
 
 transformers = pytest.importorskip("transformers")
 

@@ -11,12 +11,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import mixtures
 
-from playbook.bench.experts import looped
 from playbook.model.linear import DeferredGradients, defer_weights
 from playbook.model.moe import MoE, Router, routers
 from playbook.model.transformer import Transformer, init_parameters
 from playbook.shapes import ModelShape
 from playbook.shapes import MoE as Sizes
+from playbook_book.bench.experts import looped
 
 
 def layer_of(sizes: dict | Sizes, hidden: int = 12, bias: bool = False, seed: int = 0) -> MoE:

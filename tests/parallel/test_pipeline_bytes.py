@@ -19,7 +19,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
 from playbook.planning.traffic import total, traffic
-from playbook.schedules.actions import Schedule
+from playbook.schedules.validate import schedule_of
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 from playbook_book.instruments.kept_activations import KeptActivations
@@ -30,7 +30,7 @@ GPT = BLOCKS["gpt"].replace(layers=9, hidden=24, heads=4, vocab=37)
 LLAMA = BLOCKS["llama"].replace(layers=9, hidden=24, heads=6, kv_heads=2, ffn=50, vocab=37)
 LATENT = DEEPSEEK.replace(layers=4, moe=None, heads=4, bias=True, qkv_bias=False, ffn=52)
 #: One micro-batch after another, B and W apart: a schedule of one's own, for two ranks with three stages.
-OWN = Schedule.from_json(
+OWN = schedule_of(
     {
         "name": "own",
         "ranks": [

@@ -2,10 +2,11 @@
 
 import pytest
 
-from playbook.collectives.links import AlphaBeta, Network
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
 from playbook.planning.communication import bus_bandwidth, bus_factor
 from playbook_book.collective_costs import seconds
+from playbook_book.collectives.network import Network
 
 
 def test_bus_bandwidth_is_that_of_nccl_tests():

@@ -3,6 +3,7 @@
 import json
 import shlex
 import tomllib
+from dataclasses import replace
 
 import megatron_reader
 import pytest
@@ -42,12 +43,23 @@ def test_megatron_builds_the_model_that_was_planned(name, spread):
         assert args.moe_router_enable_expert_bias == bool(shape.moe.bias_rate)
     assert args.hidden_dropout == shape.dropout
     assert args.position_embedding_type != "rope" or args.rotary_base == shape.rope_theta
+    assert args.use_rope_scaling == ("llama3" in shape.rope_scaling)
+    assert not args.use_rope_scaling or f"factor={args.rope_scaling_factor:g}," in shape.rope_scaling
 
 
 def test_megatron_pads_a_vocabulary_that_tensor_parallel_ranks_cannot_share():
     text = emit("megatron", run("gpt2", "tp=2,sp"))
     assert "# NOT EXPRESSED: vocab=50257: tp=2 pads it to 50258" in text
     assert megatron_reader.parameters(megatron_reader.read(text)) == load("gpt2").num_parameters + 768
+
+
+def test_packed_documents_are_said_where_they_can_be():
+    planned = run("llama3-8b", "dp=8")
+    packed = replace(planned, job=replace(planned.job, document=900))
+    args = _parser().parse_args(shlex.split(emit("playbook", packed).splitlines()[-1])[1:])
+    assert prepared(args)[-1].documents == "packed"
+    for framework in ("megatron", "torchtitan", "deepspeed"):
+        assert "packed documents: attention goes across them" in emit(framework, packed)
 
 
 @pytest.mark.parametrize("ranks", [1, 3, 8, 10, 12, 15, 24])

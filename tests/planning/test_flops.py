@@ -217,3 +217,12 @@ def test_a_large_head_has_a_stage_for_itself():
     shape = ModelShape(layers=32, hidden=4096, heads=32, ffn=14336, gated=True, vocab=131072, tied=False)
     assert stages_of_equal_cost(shape, 4) == (9, 9, 8, 6)
     assert stages_of_equal_cost(shape, 16) == (3, 3, *[2] * 13, 0)
+
+
+@pytest.mark.parametrize("recompute", ["none", "selective", "full"])
+def test_packed_documents_attend_to_their_own(recompute):
+    """As many FLOPs as of the documents alone, when they are all of one length."""
+    shape = load("llama3-8b")
+    packed = step_flops(shape, 2, 8192, recompute, document=1024)
+    assert packed == step_flops(shape, 16, 1024, recompute)
+    assert step_flops(shape, 2, 1024, recompute, document=9999) == step_flops(shape, 2, 1024, recompute)

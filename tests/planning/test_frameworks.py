@@ -146,15 +146,6 @@ def test_the_heads_gathered_input_takes_sequence_parallelism():
     assert peak(("gathered-input",), tp=2).buffers == peak(tp=2).buffers
 
 
-def test_attentions_output_is_kept_twice_under_ulysses_alone():
-    shape, given = load("gpt2"), {"cp": 2, "placement": "contiguous"}
-    plain, kept = (peak(keeps, context="ulysses", **given) for keeps in ((), ("attention-output",)))
-    assert kept.activations - plain.activations == shape.layers * 512 * shape.hidden * 2
-    again = {"context": "ulysses", "recompute": "full", **given}
-    assert peak(("attention-output",), **again).activations == peak(**again).activations
-    assert peak(("attention-output",), cp=2).activations == peak(cp=2).activations
-
-
 def test_every_second_product_is_kept():
     """Of GPT-2's six linear layers the first, third and fifth: queries, values, up. Backward has the block back."""
     h, given = load("gpt2").hidden, {"recompute": "selective", "micro_batch": 2}

@@ -9,7 +9,6 @@ import pytest
 import torch
 from all_pairs import all_pairs
 
-from playbook.bench.memory import Case, measure
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.kernels import jit
 from playbook.layout import Layout
@@ -18,6 +17,7 @@ from playbook.planning import memory
 from playbook.planning.memory import predict
 from playbook.planning.peak import moments
 from playbook.shapes import ModelShape, load
+from playbook_book.bench.memory import Case, measure
 
 
 def draw(seed):

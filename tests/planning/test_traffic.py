@@ -20,7 +20,7 @@ from playbook.planning.memory import predict
 from playbook.planning.messages import PHASES, Sender
 from playbook.planning.traffic import by_axis, total, traffic
 from playbook.precision.recipes import FP8_RECIPES
-from playbook.schedules.actions import Schedule
+from playbook.schedules.validate import schedule_of
 from playbook.shapes import load
 from playbook_book.context_cost import context_traffic
 from playbook_book.replica_traffic import traffic as of_replicas
@@ -36,7 +36,7 @@ DIRECT = LATENT.replace(
 MIXED = DEEPSEEK.replace(layers=2)
 FEW = {"bucket": 4096, "first_bucket": 512}  # bytes: several buckets
 #: Three stages on two ranks, B and W apart.
-OWN = Schedule.from_json(
+OWN = schedule_of(
     {
         "ranks": [
             [{"op": op, "stage": s, "microbatch": m} for m in range(2) for op, s in steps]

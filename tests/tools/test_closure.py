@@ -89,12 +89,20 @@ PLAYBOOK = Modules()
         ),
         ("script = f'''import sys\nfrom playbook.seeding import {name}\n'''", "seeding", "shapes"),
         ("module = 'in playbook.seeding.derive_seed'", "seeding", "shapes"),
-        ("!{python} -m playbook doctor --json", "doctor", "bench.train"),
-        ("get_ipython().system('playbook doctor --json')", "commands.memory", "bench.train"),
-        ("command = f'{python} -m playbook {words}'", "bench.train", "playbook_book.expert_placement"),
-        ("subprocess.run(['-m', 'playbook', 'doctor'])", "doctor", "bench.train"),
-        ("from playbook.cli import main\nmain([name])", "bench.train", "playbook_book.expert_placement"),
-        ("from playbook.cli import main\nmain(['doctor'])", "doctor", "bench.train"),
+        ("!{python} -m playbook doctor --json", "doctor", "playbook_book.bench.train"),
+        ("get_ipython().system('playbook doctor --json')", "commands.memory", "playbook_book.bench.train"),
+        (
+            "command = f'{python} -m playbook {words}'",
+            "playbook_book.bench.train",
+            "playbook_book.expert_placement",
+        ),
+        ("subprocess.run(['-m', 'playbook', 'doctor'])", "doctor", "playbook_book.bench.train"),
+        (
+            "from playbook.cli import main\nmain([name])",
+            "playbook_book.bench.train",
+            "playbook_book.expert_placement",
+        ),
+        ("from playbook.cli import main\nmain(['doctor'])", "doctor", "playbook_book.bench.train"),
         ("from playbook_widgets import RingAttention", "layout", "instruments.trace"),
         ("from playbook import show", "source", "shapes"),
         (
@@ -102,7 +110,7 @@ PLAYBOOK = Modules()
             "playbook_book.exercises.data_parallel",
             "playbook_book.exercises.zero",
         ),
-        ("!playbook exercises", "playbook_book.exercises.zero", "bench.train"),
+        ("!playbook exercises", "playbook_book.exercises.zero", "playbook_book.bench.train"),
     ],
 )
 def test_what_strings_need(code: str, needs: str, not_needed: str) -> None:
@@ -120,8 +128,8 @@ def test_nothing_is_loaded_by_a_name_that_no_source_tells() -> None:
     known = {
         "playbook",  # its names are listed under TYPE_CHECKING
         "playbook.registry",  # who asks it is read, and what `labs.py` offers
-        "playbook.bench.contenders",  # another package
-        "playbook.bench.fp8",  # another package
+        "playbook_book.bench.contenders",  # another package
+        "playbook_book.bench.fp8",  # another package
         "playbook.launch.warm_process",  # only so that they are there when a rank imports them
         "playbook_widgets",  # its names are listed under TYPE_CHECKING
         "playbook_widgets.base",  # `compute`, which is a module's name in full

@@ -49,7 +49,7 @@ def test_known_keys_are_those_that_are_worked_out(
 
 
 @pytest.mark.parametrize(
-    "leaf", ["playbook_book.figures.text", "playbook_widgets.compute.ring_words", "playbook.collectives"]
+    "leaf", ["playbook_book.figures.text", "playbook_widgets.compute.ring_words", "playbook_book.collectives"]
 )
 def test_a_changed_module_changes_the_keys_of_the_chapters_that_import_it(
     leaf: str, needs: dict[str, set[str]], before: dict[str, str], monkeypatch: pytest.MonkeyPatch

@@ -296,6 +296,10 @@ def test_checkpoints_of_other_models_batches_and_texts_are_refused(run, tmp_path
             {"config": {"seed": 7, "global_batch": 8, "seq": 12}},
             "was made with seed=7, but this run has seed=0",
         ),
+        (
+            {"config": {"seed": 0, "global_batch": 8, "seq": 12, "documents": "packed"}},
+            "was made with documents='packed', but this run has documents='joined'",
+        ),
         ({"corpus": {"tokens": 12, "sha256": ""}}, "was made with another text of 12 tokens"),
     ):
         kept = (newest / "manifest.json").read_text()

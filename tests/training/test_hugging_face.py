@@ -43,6 +43,9 @@ SHAPES: dict[str, ModelShape] = {
     "gpt2, untied": GPT.replace(vocab=259, heads=4, tied=False, ffn=52),
     "llama": LLAMA.replace(vocab=259, heads=4),
     "llama, tied": LLAMA.replace(vocab=259, heads=4, tied=True, head_dim=10),
+    "llama, yarn": LLAMA.replace(vocab=259, heads=4, max_seq=64, rope_scaling="yarn:factor=4,original=8,slow=0.5"),
+    "llama, llama3": LLAMA.replace(vocab=259, heads=4, max_seq=64, rope_scaling="llama3:factor=8,original=6"),
+    "llama, linear": LLAMA.replace(vocab=259, heads=4, rope_scaling="linear:factor=3"),
     "mixtral": MIXTRAL.replace(vocab=259, heads=4, moe={"experts": 4, "top_k": 2, "ffn": 20}),
     "qwen2": LLAMA.replace(vocab=259, qkv_bias=True),
     "qwen3": LLAMA.replace(vocab=259, qk_norm=True, tied=True),
@@ -336,8 +339,8 @@ FAULTS: dict[str, Any] = {
     r"model_type must be one of llama, .* got 'gpt_neox'": lambda f: change(
         f, model_type="gpt_neox", architectures=["GPTNeoXForCausalLM"]
     ),
-    r"rope_type must be default for the same logits, got 'llama3'": lambda f: change(
-        f, rope_parameters={"rope_type": "llama3", "rope_theta": 1e4}
+    r"rope_type must be one of default, linear, yarn, llama3 for .* got 'dynamic'": lambda f: change(
+        f, rope_parameters={"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     ),
     r"sliding_window must be null or at least max_position_embeddings = 40, got 8": lambda f: change(
         f, model_type="mistral", architectures=["MistralForCausalLM"], sliding_window=8

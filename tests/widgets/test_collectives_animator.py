@@ -13,7 +13,7 @@ from playbook_widgets.collectives_animator import ABOUT, COLLECTIVES, NAMES, con
 from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read
 from widget_homes import Form, in_module, showing, stop_time
 
-from playbook.collectives.plans import ALGORITHMS
+from playbook_book.collectives.plans import ALGORITHMS
 from playbook_book.replay import end, replay
 
 CONTROLS = {control["field"]: control for control in constants()["controls"]}

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Any
 
-from playbook.collectives.plans import ALGORITHMS, DEFAULT
-from playbook.collectives.plans.catalogue import ROOTED
 from playbook.figures.units import format_seconds
 from playbook.hardware import CLUSTERS
+from playbook_book.collectives.plans import ALGORITHMS, DEFAULT
+from playbook_book.collectives.plans.catalogue import ROOTED
 from playbook_widgets.base import Widget
 from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, read
 

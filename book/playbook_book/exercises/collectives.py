@@ -20,8 +20,9 @@ _PATIENCE = 4.0
     otherwise="How many nodes have the weights after each step?",
 )
 def tree() -> tuple[float, dict[float, str]]:
-    from playbook.collectives.links import AlphaBeta, Network
+    from playbook.collectives.links import AlphaBeta
     from playbook_book.collective_costs import seconds
+    from playbook_book.collectives.network import Network
 
     size, nodes, bandwidth = 140 * 10**9, 100, 50e9
     network = Network.uniform(AlphaBeta(alpha=0, beta=1 / bandwidth))
@@ -41,9 +42,11 @@ answers("collectives.tree", right=[7 * 140 / 50])
 
 @exercise("collectives.broadcast", "function", "a broadcast that beats the tree")
 def broadcast(write: Callable[..., Any]) -> str:
-    from playbook.collectives.links import AlphaBeta, Network
-    from playbook.collectives.plans import CollectiveError, Plan, Vector
+    from playbook.collectives import CollectiveError
+    from playbook.collectives.links import AlphaBeta
     from playbook_book.collective_costs import seconds, simulate
+    from playbook_book.collectives.network import Network
+    from playbook_book.collectives.plans import Plan, Vector
     from playbook_book.replay import end, replay
 
     file, network = 5_000_000, Network.uniform(AlphaBeta(alpha=0, beta=1e-6))
@@ -80,7 +83,7 @@ def _chain(v, end=0):
 
 
 def _tree(v):
-    from playbook.collectives.plans.rooted import broadcast_binomial
+    from playbook_book.collectives.plans.rooted import broadcast_binomial
 
     return broadcast_binomial(v)
 

@@ -70,7 +70,7 @@ def _counted(write: Callable[..., Any], x: Tensor, bias: Tensor, case: str) -> t
     from triton.runtime.errors import InterpreterError
 
     from playbook.instruments.measure import operations
-    from playbook.kernels.sectors import Sectors
+    from playbook_book.kernels.sectors import Sectors
 
     given, sizes = x.clone(), (x.to("meta"), bias.to("meta"))
     try:

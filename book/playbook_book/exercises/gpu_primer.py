@@ -62,7 +62,7 @@ def _not_allowed(given: Any, wanted: int) -> str:
     otherwise=_not_allowed,
 )  # fmt: skip
 def blocks(threads: int, registers: int, shared: int) -> int:
-    from playbook.kernels.compiled import Compiled
+    from playbook_book.kernels.compiled import Compiled
 
     return Compiled("", 90, threads // 32, registers, 0, shared, "").resident
 
@@ -107,7 +107,7 @@ def mask(mended: Any) -> str:
     import torch
 
     from playbook.kernels.jit import Kernel, cdiv
-    from playbook.kernels.sectors import Sectors
+    from playbook_book.kernels.sectors import Sectors
 
     if not isinstance(mended, Kernel):
         raise NotYet(

@@ -36,6 +36,7 @@ CHAPTERS = (
     "five-dimensions",
     "overlap",
     "muon",
+    "trainer-to-sampler",
     "simulator",
     "best-configuration",
     "scaling-laws",

@@ -18,7 +18,7 @@ from playbook_book.exercises.exercise import NotYet, answers, exercise, number
     otherwise="In one load, how far apart do neighbouring threads read, compared with a sector?",
 )
 def sectors_of_particles() -> tuple[float, dict[float, str]]:
-    from playbook.kernels.warps import load, sectors
+    from playbook_book.kernels.warps import load, sectors
 
     fields = 9
     loads = [sectors([load("particles", fields * i + field) for i in range(32)]) for field in range(fields)]
@@ -35,7 +35,7 @@ ROWS, COLUMNS = 64, 8
 
 @exercise("memory-access.swizzle", "function", "where the chunks of a tile lie, without bank conflicts")
 def swizzle(write: Callable[[int, int], int]) -> str:
-    from playbook.kernels.warps import passes, shared
+    from playbook_book.kernels.warps import passes, shared
 
     places = {(row, column): write(row, column) for row in range(ROWS) for column in range(COLUMNS)}
     _distinct(places)
@@ -90,8 +90,8 @@ answers(
 @exercise("memory-access.race", "repair", "a softmax whose threads overwrite what others have not read yet")
 def race(mended: Callable[..., Generator[None] | None]) -> str:
     from playbook.errors import ConfigError
-    from playbook.kernels.warps import Dim
     from playbook_book.block import Order, run
+    from playbook_book.kernels.warps import Dim
 
     values = [0.5 * (i * 7 % 11) - 3.0 for i in range(32)]
     weights = [math.exp(value - max(values)) for value in values]

@@ -55,9 +55,9 @@ def nodes() -> tuple[float, dict[float, str]]:
 
 @answers_made("ring-all-reduce.nodes")
 def _of_four_a_node() -> tuple[list[float], dict[str, Any]]:
-    from playbook.collectives.closed_forms import closed_form
-    from playbook.collectives.links import Network
     from playbook.hardware import load
+    from playbook_book.collectives.closed_forms import closed_form
+    from playbook_book.collectives.network import Network
 
     network = Network.of(load("h100-8"), ranks_per_node=4)
     cost = closed_form("all_reduce", "ring", 64, network)

@@ -139,7 +139,7 @@ def _run(function: Callable[..., Any], case: str, *given: Tensor) -> tuple[Any, 
     from triton.runtime.errors import InterpreterError
 
     from playbook.kernels.jit import launches
-    from playbook.kernels.sectors import Sectors
+    from playbook_book.kernels.sectors import Sectors
 
     try:
         with launches() as started, Sectors():

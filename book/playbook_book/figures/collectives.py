@@ -11,8 +11,8 @@ from playbook_book.figures.axes import seconds_axis
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from playbook.collectives.plans import Plan
     from playbook_book.collective_costs import MessageTimeline
+    from playbook_book.collectives.plans import Plan
 
 INK = rc_parameters()["text.color"]
 LETTERS = "abcdefgh"
@@ -59,7 +59,7 @@ def conversations(ranks: int = 3) -> Figure:
 
 def _before_after(collective: str, n: int) -> tuple[list[list[Cell]], list[list[Cell]]]:
     """The cells of every rank, as a plan of the collective starts and ends."""
-    from playbook.collectives.plans import plan
+    from playbook_book.collectives.plans import plan
     from playbook_book.replay import end, start
 
     if collective == "all_to_all":

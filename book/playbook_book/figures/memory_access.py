@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from playbook.figures.style import CYCLE, INK, PALETTE, PAPER, WIDTH, rc_parameters
-from playbook.kernels.warps import BANKS, SECTOR, WARP, Step, load, touched
+from playbook_book.kernels.warps import BANKS, SECTOR, WARP, Step, load, touched
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -15,8 +15,9 @@ if TYPE_CHECKING:
 
     from matplotlib.figure import Figure
 
-    from playbook.collectives.links import AlphaBeta, Network
+    from playbook.collectives.links import AlphaBeta
     from playbook.hardware import Cluster
+    from playbook_book.collectives.network import Network
 
 #: Hues: what computes, what connects the GPUs of a node, what goes to the next one.
 GPU, INSIDE, BETWEEN = PALETTE["compute"], PALETTE["memory"], PALETTE["communication"]

@@ -56,7 +56,7 @@ class KeptActivations:
 
     def _run(self, step: Step) -> None:
         given = [*step.inputs, *step.targets, step.scale, step.seed, step.loss]
-        given += [] if step.positions is None else [step.positions]
+        given += [where for where in step.positions if isinstance(where, torch.Tensor)]
         model = self.pipeline.model
         self._parameters = [*model.parameters()]
         self._skip = {_key(t): t.untyped_storage() for t in [*given, *self._parameters, *model.buffers()]}

@@ -1,4 +1,4 @@
-"""Side-by-side benchmarks: ours against the best public peer, in turns within one run, as a ratio of medians."""
+"""Measurements: what they were made with, where recorded ones are, and what a machine is calibrated by."""
 
 from __future__ import annotations
 
@@ -8,13 +8,11 @@ import os
 import platform
 import subprocess
 import sys
-from collections.abc import Iterable, Sequence
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 from playbook import doctor
-from playbook._checks import unknown
 from playbook.errors import ConfigError
 
 #: Where recorded runs are kept: in the project's own checkout.
@@ -80,15 +78,6 @@ def _without_record(arguments: list[str]) -> list[str]:
             kept.append(argument)
         skip = argument == "--record"
     return kept
-
-
-def chosen(kind: str, only: Sequence[str] | None, known: Iterable[str]) -> list[str]:
-    """``only``, each once; None: all that is ``known``. Raises ConfigError for what is not."""
-    known = list(known)
-    for name in only or ():
-        if name not in known:
-            raise ConfigError(unknown(kind, name, known))
-    return known if only is None else list(dict.fromkeys(only))
 
 
 def backend_of(device: str, ranks: int = 1) -> str:

@@ -13,9 +13,8 @@ import torch.nn.functional as F
 
 from playbook import launch
 from playbook.bench import backend_of
-from playbook.bench.collectives import ring_samples, seconds_of_call, there_and_back
-from playbook.bench.turns import slowest
-from playbook.collectives.links import errors, fit
+from playbook.bench.calls import seconds_of_call, slowest, there_and_back
+from playbook.collectives.links import Sample, errors, fit, ring
 from playbook.model.transformer import Transformer
 from playbook.parallel import mesh
 from playbook.shapes import ModelShape, MoE, load
@@ -217,7 +216,8 @@ def links(rows: Sequence[Row]) -> list[Row]:
     keys = ("collective", "ranks", "group")
     for collective, n, group in dict.fromkeys(tuple(row[key] for key in keys) for row in rows):
         mine = [row for row in rows if tuple(row[key] for key in keys) == (collective, n, group)]
-        cost, samples = ring_samples(collective, group, mine)
+        messages, volume = ring(collective, group)
+        samples = [Sample(volume * row["bytes"], row["seconds"], messages) for row in mine]
         link = fit(samples)
         worst = max(map(abs, errors(link, samples)))
         found.append(
@@ -228,6 +228,6 @@ def links(rows: Sequence[Row]) -> list[Row]:
                 "alpha_s": link.alpha,
                 "beta_s_per_byte": link.beta,
             }
-            | {"messages": cost.messages, "volume": float(cost.volume), "worst_error": worst}
+            | {"messages": messages, "volume": volume, "worst_error": worst}
         )
     return found

@@ -1,37 +1,7 @@
-"""Collectives built from send and receive: plans of messages, and two ways to carry them out.
+"""What collectives cost: messages of α–β links, and how many of them go around a ring."""
 
-``plans`` says who sends what to whom at which step, without sending anything. The functions here carry a plan out on
-the ranks of a group: a ``torch.distributed`` process group, or a ``SocketGroup`` of TCP connections.
-"""
+from playbook.errors import PlaybookError
 
-from playbook.collectives.functions import (
-    OPS,
-    Transcript,
-    all_gather,
-    all_reduce,
-    all_to_all,
-    barrier,
-    broadcast,
-    gather,
-    merge,
-    reduce,
-    reduce_scatter,
-    scatter,
-)
-from playbook.collectives.plans import CollectiveError
 
-__all__ = [
-    "OPS",
-    "CollectiveError",
-    "Transcript",
-    "all_gather",
-    "all_reduce",
-    "all_to_all",
-    "barrier",
-    "broadcast",
-    "gather",
-    "merge",
-    "reduce",
-    "reduce_scatter",
-    "scatter",
-]
+class CollectiveError(PlaybookError):
+    """A collective asked for wrongly: an unknown algorithm, a root outside the group, a size that does not fit."""

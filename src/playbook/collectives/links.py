@@ -6,15 +6,20 @@ nobody busy is from LogP (Culler et al. 1993). Standard library only.
 
 from __future__ import annotations
 
-import dataclasses
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from functools import cached_property
+from typing import Protocol
 
-from playbook._checks import check_fields, check_int, check_positive
+from playbook._checks import check_fields, check_positive
 from playbook.errors import ConfigError
-from playbook.hardware import Cluster
+
+
+class Model(Protocol):
+    """What says how long messages take."""
+
+    def time(self, bytes: float, messages: float = 1) -> float:
+        """Seconds for ``messages`` in a row that carry ``bytes`` in all."""
+        ...
 
 
 @dataclass(frozen=True)
@@ -42,61 +47,6 @@ class AlphaBeta:
     def time(self, bytes: float, messages: float = 1) -> float:
         """Seconds for ``messages`` in a row that carry ``bytes`` in all."""
         return self.alpha * messages + self.beta * bytes
-
-
-@dataclass(frozen=True)
-class Network:
-    """Ranks in nodes of ``ranks_per_node``, one after the other: ``intra`` links inside a node, ``inter`` links between.
-
-    Every rank has an adapter of its own, and ``inter`` is the link of one. NCCL runs a ring (or tree) for each adapter of
-    a node, side by side, each on its part of the vector and each leaving the node at another rank: what crosses to the
-    next node has ``rails``, the bandwidth of all its adapters.
-    """
-
-    intra: AlphaBeta
-    inter: AlphaBeta
-    ranks_per_node: int
-
-    def __post_init__(self) -> None:
-        check_fields(self, ConfigError)
-
-    @classmethod
-    def uniform(cls, link: AlphaBeta) -> Network:
-        """Any number of ranks, the same link between any two."""
-        return cls(link, link, ranks_per_node=1 << 30)
-
-    @classmethod
-    def of(cls, cluster: Cluster, ranks_per_node: int | None = None) -> Network:
-        """A cluster's network, for a group with so many ranks in each node (default: a rank on every GPU)."""
-        g = cluster.gpus_per_node
-        if ranks_per_node is not None:
-            g = check_int("ranks_per_node", ranks_per_node, ConfigError)
-        if g > cluster.gpus_per_node:
-            raise ConfigError(
-                f"ranks_per_node must be at most {cluster.gpus_per_node} on {cluster.name}, got {g}"
-            )
-        flight = max(0.0, cluster.inter_latency - cluster.inter_overhead)
-        return cls(
-            AlphaBeta(cluster.intra_latency, 1 / cluster.intra_bandwidth),
-            AlphaBeta(cluster.inter_latency, 1 / cluster.inter_bandwidth, flight),
-            g,
-        )
-
-    @cached_property
-    def rails(self) -> AlphaBeta:
-        """The link to the next node over all adapters of a node, never faster than what reaches them inside it."""
-        beta = max(self.inter.beta / self.ranks_per_node, self.intra.beta)
-        return dataclasses.replace(self.inter, beta=beta)
-
-    def link(self, source: int, target: int, *, striped: bool = False) -> AlphaBeta:
-        """The link between two ranks; ``striped`` over the adapters of a whole node if it goes to another one."""
-        if source // self.ranks_per_node == target // self.ranks_per_node:
-            return self.intra
-        return self.rails if striped else self.inter
-
-    def hop(self, ranks: int) -> AlphaBeta:
-        """The slowest link from one of ``ranks`` neighbouring ranks to the next."""
-        return self.intra if ranks <= self.ranks_per_node else self.inter
 
 
 @dataclass(frozen=True)
@@ -134,75 +84,17 @@ def fit(samples: Iterable[Sample]) -> AlphaBeta:
     return min(alone, key=lambda f: sum((f.alpha * a + f.beta * b - 1) ** 2 for a, b in rows))
 
 
-@dataclass(frozen=True)
-class Regimes:
-    """α and β by the length of a message: ``links[i]`` for messages of less than ``limits[i]`` bytes, the last for the
-    rest.
-
-    Short and long messages often travel in different ways: NCCL has a protocol for each, and a message that does not
-    fit into the processor's cache moves at the pace of the memory.
-    """
-
-    links: tuple[AlphaBeta, ...]
-    limits: tuple[float, ...] = ()
-
-    def time(self, bytes: float, messages: float = 1) -> float:
-        """Seconds for ``messages`` in a row that carry ``bytes`` in all."""
-        length = bytes / messages if messages else 0.0
-        regime = sum(length >= limit for limit in self.limits)
-        return self.links[regime].time(bytes, messages)
+def ring(collective: str, ranks: int) -> tuple[int, float]:
+    """Messages one after the other, and the part of K that they carry in all: around a ring of so many ranks, of an
+    all-to-all to one rank after another; a send is one message. K is the bytes of the whole vector, as nccl-tests
+    count them."""
+    if collective == "send":
+        return 1, 1.0
+    rounds = {"all_reduce": 2, "all_gather": 1, "reduce_scatter": 1, "all_to_all": 1}
+    messages = rounds[collective] * (ranks - 1)
+    return messages, messages / ranks
 
 
-#: Samples that a line needs beside another one: two to fit it and one to leave out.
-_LEAST = 3
-#: By how much two lines must lower the squares: the best of many cuts follows noise a little, too.
-_WORTH = 0.5
-
-
-def fit_regimes(samples: Iterable[Sample]) -> Regimes:
-    """One line, or two for short and for long messages where these predict clearly better what they have not seen.
-
-    Each sample in turn is left out of the fit and predicted; two lines must halve the squares of these errors. (Errors
-    of the samples that they were fitted to would always speak for two.) The two meet where they cross, if that is
-    between the longest message of the one and the shortest of the other. Raises :class:`ConfigError` for fewer than two
-    samples.
-    """
-    ordered = sorted(samples, key=_length)
-    one = Regimes((fit(ordered),))
-    if len(ordered) < 3:
-        return one
-    cuts = range(_LEAST, len(ordered) - _LEAST + 1)
-    best = min(cuts, key=lambda cut: _left_out(ordered, cut), default=0)
-    if _left_out(ordered, best) > _WORTH * _left_out(ordered, 0):
-        return one
-    return _two(ordered[:best], ordered[best:])
-
-
-def _left_out(ordered: list[Sample], cut: int) -> float:
-    """Sum of the squared errors of samples, each predicted from the others; no cut means one line.
-
-    Errors of 0.1 % and less are none: where two candidates are that good, the simpler one is taken.
-    """
-
-    def line(i: int) -> AlphaBeta:
-        side = ordered[:cut] if i < cut else ordered[cut:]
-        return fit(sample for sample in side if sample is not ordered[i])
-
-    return max(1e-6, sum(errors(line(i), [sample])[0] ** 2 for i, sample in enumerate(ordered)))
-
-
-def _two(short: list[Sample], long: list[Sample]) -> Regimes:
-    first, second = fit(short), fit(long)
-    low, high = _length(short[-1]), _length(long[0])
-    slope = first.beta - second.beta
-    crossing = (second.alpha - first.alpha) / slope if slope else low
-    return Regimes((first, second), (crossing if low < crossing <= high else math.sqrt(low * high),))
-
-
-def _length(sample: Sample) -> float:
-    return sample.bytes / sample.messages if sample.messages else 0.0
-
-
-def errors(model: AlphaBeta | Regimes, samples: Iterable[Sample]) -> list[float]:
+def errors(model: Model, samples: Iterable[Sample]) -> list[float]:
     """(predicted − measured)/measured of each sample."""
     return [model.time(s.bytes, s.messages) / s.seconds - 1 for s in samples]

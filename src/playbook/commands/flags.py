@@ -18,6 +18,7 @@ from playbook.layout import Layout
 from playbook.planning.flags import read
 from playbook.planning.job import Job
 from playbook.schedules.actions import Schedule
+from playbook.schedules.validate import schedule_of
 from playbook.shapes import load
 
 #: How a flag says the unit of a field in bytes, and how many these are.
@@ -117,6 +118,8 @@ def add_run(parser: argparse.ArgumentParser) -> None:
 
 #: The model where none is named.
 MODEL = "llama3-8b"
+#: Help of --document.
+DOCUMENT = "of packed documents, tokens of the one that a token is in, on average (Σl² over Σl)"
 #: Flags that say what a text says, but for those that change what it says.
 SAID = (
     "layout", "precision", "fp8", "attention", "fused", "bucket_mb", "stage_layers", "optimizer_bytes", "offload",
@@ -166,7 +169,7 @@ def _schedule(name: str) -> Schedule:
         data = json.loads(Path(name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ConfigError(f"schedule {name} cannot be read: {error}") from error
-    return Schedule.from_json(data)
+    return schedule_of(data)
 
 
 def _fields(kind: type, names: Collection[str] | None) -> list[dataclasses.Field]:

@@ -7,7 +7,9 @@ import dataclasses
 from typing import Any
 
 from playbook._json import to_json
-from playbook.commands.slurm import check_command
+from playbook.commands.flags import add_fields, read_fields
+from playbook.commands.slurm import add_command, check_command, command_of
+from playbook.launch.kubernetes import KubernetesJob, job_set, manifest
 
 
 def add(commands: Any) -> None:
@@ -19,43 +21,18 @@ def add(commands: Any) -> None:
         usage="playbook kubernetes --image IMAGE [--nodes N] [--gpus-per-node N] [...] -- COMMAND [ARGUMENT ...]",
         epilog="example: playbook kubernetes --image me/playbook --nodes 2 --claim data -- train --model llama3-8b "
         "--layout dp=16,zero=3 --checkpoint run --every 100 --resume | kubectl create -f -",
-        argument_default=argparse.SUPPRESS,  # KubernetesJob has the defaults, and is imported when it is needed
     )
-    flag = p.add_argument
-    flag("--image", required=True, metavar="IMAGE", help="container image that has playbook installed")
-    flag("--nodes", type=int, metavar="N", help="nodes, a pod on each (default: 1)")
-    flag("--gpus-per-node", type=int, metavar="N", help="GPUs, and ranks, of each node (default: 8)")
-    flag("--cpus-per-gpu", type=int, metavar="N", help="CPU cores of each rank (default: 8)")
-    flag("--name", metavar="NAME", help="of the JobSet (default: playbook)")
-    flag("--namespace", metavar="NAME", help="of the cluster (default: yours)")
-    flag("--claim", metavar="NAME", help="PersistentVolumeClaim for checkpoints, which all nodes can write")
-    flag("--mount", metavar="PATH", help="where it is mounted, and where the command runs (default: /shared)")
-    flag("--shm", metavar="16Gi", help="shared memory of a pod (default: 16Gi)")
-    flag("--gpu-resource", metavar="NAME", help="what the cluster calls its GPUs (default: nvidia.com/gpu)")
-    flag(
-        "--max-restarts",
-        type=int,
-        metavar="N",
-        help="how often torchrun starts ranks again before the pod fails (default: 3)",
+    p.add_argument(
+        "--image", required=True, metavar="IMAGE", help="container image that has playbook installed"
     )
-    flag("--restarts", type=int, metavar="N", help="how often all pods start again (default: 10)")
-    flag("--grace", type=int, metavar="S", help="seconds that ranks have to save and leave (default: 120)")
-    flag("--json", action="store_true", default=False, help="print one JSON object, with the manifest in it")
-    flag(
-        "command_line",
-        nargs=argparse.REMAINDER,
-        metavar="COMMAND",
-        help="a playbook command or a script.py, and its arguments",
-    )
+    add_fields(p, KubernetesJob)
+    add_command(p, "manifest")
     p.set_defaults(run=lambda args: _kubernetes(args, commands.choices))
 
 
 def _kubernetes(args: argparse.Namespace, parsers: dict[str, argparse.ArgumentParser]) -> int:
-    from playbook.launch.kubernetes import KubernetesJob, job_set, manifest
-
-    names = {field.name for field in dataclasses.fields(KubernetesJob)}
-    job = KubernetesJob(**{name: value for name, value in vars(args).items() if name in names})
-    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    job = KubernetesJob(args.image, **read_fields(args, KubernetesJob))
+    command = command_of(args)
     text = manifest(command, job)
     # Without a volume there is nothing to go on from: pods begin anew, which is for short commands alone.
     check_command(command, job.ranks, f"claim is {job.claim!r}" if job.claim else None, parsers)

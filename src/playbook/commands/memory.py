@@ -10,7 +10,7 @@ from typing import Any
 
 from playbook._checks import unknown
 from playbook._json import to_json
-from playbook.commands.flags import MODEL, add_fields, add_run, layout_of, pasted
+from playbook.commands.flags import DOCUMENT, MODEL, add_fields, add_run, layout_of, pasted
 from playbook.commands.simulate import fit_in_words
 from playbook.errors import ConfigError
 from playbook.figures.units import format_count
@@ -90,6 +90,7 @@ def add(commands: Any) -> None:
         default=OPTIMIZERS[0],
         help=f"{', '.join(OPTIMIZERS)}: of a block's matrix muon has one moment",
     )
+    flag("--document", type=int, metavar="N", help=DOCUMENT)
     flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
     flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
     flag(
@@ -166,6 +167,7 @@ def _job(args: argparse.Namespace) -> Job:
         attention=args.attention,
         offload=args.offload,
         optimizer=args.optimizer,
+        document=args.document,
         fused=args.fused,
     )
 

@@ -103,7 +103,7 @@ def _of_stages(schedule: Schedule, limit: PerStage | None) -> PerStage | None:
 
 
 def _read(args: argparse.Namespace) -> Schedule:
-    from playbook.schedules.actions import Schedule
+    from playbook.schedules.validate import schedule_of
 
     for flag, value in (("stages", args.stages), ("microbatches", args.microbatches), ("run", args.turn)):
         if value is not None:
@@ -112,7 +112,7 @@ def _read(args: argparse.Namespace) -> Schedule:
         data = json.loads(Path(args.name).read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError) as error:
         raise ScheduleError(f"{args.name} is no schedule: {error}") from error
-    return Schedule.from_json(data)
+    return schedule_of(data)
 
 
 def _numbers(name: str, text: str) -> PerStage:

@@ -13,7 +13,7 @@ from typing import Any
 
 from playbook._json import to_json
 from playbook.block import Kind
-from playbook.commands.flags import MODEL, add_fields, add_run, pasted
+from playbook.commands.flags import DOCUMENT, MODEL, add_fields, add_run, pasted
 from playbook.errors import ConfigError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
@@ -76,6 +76,7 @@ def add_problem(p: argparse.ArgumentParser) -> None:
     )
     flag("--optimizer", metavar="O", help=f"{', '.join(OPTIMIZERS)} (default: {OPTIMIZERS[0]})")
     add_fields(p, Layout, ["muon"])
+    flag("--document", type=int, metavar="N", help=DOCUMENT)
     flag("--overlap", default="", metavar="dp,tp=no", help="messages that are hidden (default: calibrated)")
     flag(
         "--calibration",
@@ -94,7 +95,7 @@ def job_of(args: argparse.Namespace) -> dict[str, Any]:
     """The flags as a job."""
     keys = (
         "model", "train", "gpus", "global_batch", "seq", "precision", "attention", "fused", "calibration", "layout",
-        "micro_batch", "imbalance", "optimizer", "muon",
+        "micro_batch", "imbalance", "optimizer", "muon", "document",
     )  # fmt: skip
     job = {name: getattr(args, name) for name in keys if getattr(args, name, None) is not None}
     job.setdefault("model", MODEL)

@@ -22,27 +22,36 @@ def add(commands: Any) -> None:
         epilog="example: playbook slurm --nodes 2 -- train --model llama3-8b --layout dp=16,zero=3 | sbatch",
     )
     add_fields(p, SlurmJob)
-    flag = p.add_argument
-    flag(
+    p.add_argument(
         "--setup",
         action="append",
         default=[],
         metavar="LINE",
         help="line of shell that each node runs first, such as 'source venv/bin/activate'; repeatable",
     )
-    flag("--json", action="store_true", help="print one JSON object, with the script in it")
-    flag(
+    add_command(p, "script")
+    p.set_defaults(run=lambda args: _slurm(args, commands.choices))
+
+
+def add_command(p: argparse.ArgumentParser, text: str) -> None:
+    """What is run, behind all flags, and --json, whose object holds the ``text`` as well."""
+    p.add_argument("--json", action="store_true", help=f"print one JSON object, with the {text} in it")
+    p.add_argument(
         "command_line",
         nargs=argparse.REMAINDER,
         metavar="COMMAND",
         help="a playbook command or a script.py, and its arguments",
     )
-    p.set_defaults(run=lambda args: _slurm(args, commands.choices))
+
+
+def command_of(args: argparse.Namespace) -> list[str]:
+    """The words of that command."""
+    return args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
 
 
 def _slurm(args: argparse.Namespace, parsers: dict[str, argparse.ArgumentParser]) -> int:
     job = SlurmJob(**read_fields(args, SlurmJob), setup=tuple(args.setup))
-    command = args.command_line[1:] if args.command_line[:1] == ["--"] else args.command_line
+    command = command_of(args)
     script = sbatch_script(command, job)
     check_command(command, job.ranks, later(job), parsers)
     if args.json:

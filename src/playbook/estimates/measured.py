@@ -10,15 +10,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from playbook._tables import read_file
 from playbook.block import Kind
-from playbook.collectives.closed_forms import Cost, closed_form
-from playbook.collectives.links import AlphaBeta, Network
+from playbook.collectives.links import AlphaBeta, ring
 from playbook.errors import ConfigError
 from playbook.hardware import Accelerator, Cluster
 from playbook.planning.calibration import Calibration
@@ -176,19 +174,13 @@ class MeasuredLinks(Links):
         link = self.machine.links(collective, self.layout.world_size, ranks)
         if link is None:
             return super().collective(collective, payload, ranks, axis, apart)
-        cost = _cost(collective, ranks)
-        return link.time(float(cost.volume) * payload, cost.messages)
+        messages, volume = ring(collective, ranks)
+        return link.time(volume * payload, messages)
 
     def hop(self, payload: float) -> float:
         """As `Links.hop`."""
         link = self.machine.links("send", self.layout.world_size, 2)
         return super().hop(payload) if link is None else link.time(payload)
-
-
-def _cost(collective: str, ranks: int) -> Cost:
-    if collective == "send":
-        return Cost(1, Fraction(1))
-    return closed_form(collective, None, ranks, Network.uniform(AlphaBeta(0, 0))) or Cost(ranks, Fraction(1))
 
 
 @dataclass(frozen=True)

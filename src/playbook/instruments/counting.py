@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from playbook._checks import unknown
-from playbook.collectives.plans import CollectiveError
+from playbook.collectives import CollectiveError
 from playbook.planning.communication import ring_bytes_sent
 
 #: What is counted; a coalesced call counts once for each tensor.

@@ -29,14 +29,16 @@ from playbook.errors import ConfigError
 from playbook.kernels.flash_backward import (
     LOG2E,
     Blocks,
+    Packed,
     dense_head,
     flash_backward,
     head_of,
     keys_seen,
     product,
+    sample,
     seen,
-    store_rows,
     store_tile,
+    strides,
     table,
     take,
     takes_tma,
@@ -122,7 +124,7 @@ def blocks_for(capability: int, d: int) -> Tuning:
 
 @kernel
 def forward_kernel(
-    q, k, v, o, lse, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    q, k, v, o, lse, ends, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
@@ -131,10 +133,14 @@ def forward_kernel(
     if CAUSAL:  # the last queries see the most keys: begun first, none of them is left for the end
         block = tl.num_programs(0) - 1 - block
     first, head, heads = block * M, tl.program_id(1), tl.num_programs(1)
+    s, begin, row, apart = sample(ends, s)
+    S, begin, _, _ = sample(ends, S)
+    if ends is not None and first >= s:  # a document that is shorter than the longest
+        return
     kind: tl.constexpr = lse.dtype.element_ty
-    qs = tile(head_of(q, q_b, q_h, head), first, q_s, s, M, D, WIDTH)  # (M, D)
-    kh = table(head_of(k, k_b, k_h, head // GROUP), 1, k_h, S, k_s, N, D, WIDTH, TMA)
-    vh = table(head_of(v, v_b, v_h, head // GROUP), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
+    qs = tile(head_of(q, q_b, q_s, q_h, head, begin), first, q_s, s, M, D, WIDTH)  # (M, D)
+    kh = table(head_of(k, k_b, k_s, k_h, head // GROUP, begin), 1, k_h, S, k_s, N, D, WIDTH, TMA)
+    vh = table(head_of(v, v_b, v_s, v_h, head // GROUP, begin), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
     acc, total = tl.zeros((M, V_WIDTH), kind), tl.zeros((M,), kind)
     top = total - float("inf")
     whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
@@ -152,22 +158,28 @@ def forward_kernel(
         top, total = now, total * shrink + tl.sum(p, 1)
     none = total == 0.0
     total = tl.where(none, 1.0, total)
-    oh = dense_head(o, s, heads, E, head)
+    oh = dense_head(o, apart, heads, E, head, begin)
     store_tile(oh, first, heads * E, s, acc / total[:, None], M, E, V_WIDTH)
     found = tl.where(none, float("-inf"), (top + tl.log2(total)) / LOG2E)
-    store_rows(lse, first + tl.arange(0, M), s, heads, head, found)
+    rows = first + tl.arange(0, M)
+    tl.store(head_of(lse, heads * apart, 1, row, head, begin) + rows, found, mask=rows < s)
 
 
 def flash_forward(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, offset: int, blocks: Blocks
-) -> tuple[Tensor, Tensor]:
-    """o (b, s, heads, e) in the dtype of q, and lse (b, heads, s) in fp32: what `flash_attention_lse` launches."""
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float, offset: int, blocks: Blocks,
+    packed: Packed | None = None,
+) -> tuple[Tensor, Tensor]:  # fmt: skip
+    """o (b, s, heads, e) in the dtype of q, and lse (b, heads, s) in fp32: what `flash_attention_lse` launches.
+
+    Of ``packed`` documents all in one launch: as many programs for each as the longest needs, of which some end at once.
+    """
     (b, s, heads, d), (_, S, kv_heads, e) = q.shape, v.shape
     o = torch.empty(b, s, heads, e, dtype=q.dtype, device=q.device)
     kind = torch.float64 if q.dtype == torch.float64 else torch.float32
     lse = torch.empty(b, heads, s, dtype=kind, device=q.device)
-    forward_kernel[(cdiv(s, blocks.queries), heads, b)](
-        q, k, v, o, lse, *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], s, S, offset, scale,
+    ends, most, samples = (packed.ends, packed.longest, len(packed.ends) - 1) if packed else (None, s, b)
+    forward_kernel[(cdiv(most, blocks.queries), heads, samples)](
+        q, k, v, o, lse, ends, *strides(q, packed), *strides(k, packed), *strides(v, packed), s, S, offset, scale,
         GROUP=heads // kv_heads, D=d, E=e, CAUSAL=causal, WIDTH=width(d), V_WIDTH=width(e),
         TMA=blocks.tma and takes_tma(k, v), **blocks.options,
     )  # fmt: skip
@@ -179,13 +191,15 @@ class FlashAttention(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning | None
-    ) -> tuple[Tensor, Tensor]:
+        ctx, q: Tensor, k: Tensor, v: Tensor, causal: bool, scale: float, offset: int, tuning: Tuning | None,
+        packed: Packed | None,
+    ) -> tuple[Tensor, Tensor]:  # fmt: skip
         q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q, k, v))
         given: dict[str, Any] = {"causal": causal, "scale": scale, "offset": offset}
-        if tuning is None and takes_groups(q, k, v):
+        if tuning is None and packed is None and takes_groups(q, k, v):
             o, lse = forward_in_groups(q, k, v, **given)
         else:
+            given["packed"] = packed
             o, lse = flash_forward(q, k, v, **given, blocks=(tuning or tuned(q)).forward)
         ctx.save_for_backward(q, k, v, o, lse)
         ctx.given, ctx.tuning = given, tuning or tuned(q)
@@ -198,34 +212,36 @@ class FlashAttention(torch.autograd.Function):
         q, k, v, o, lse = ctx.saved_tensors
         do = torch.zeros_like(o) if do is None else do
         blocks = {"keys": ctx.tuning.keys, "queries": ctx.tuning.queries}
-        return *flash_backward(do, q, k, v, o, lse, dlse, **ctx.given, **blocks), None, None, None, None
+        return *flash_backward(do, q, k, v, o, lse, dlse, **ctx.given, **blocks), None, None, None, None, None
 
 
 def flash_attention_lse(
     q: Tensor, k: Tensor, v: Tensor, *,
     causal: bool, scale: float | None = None, offset: int | None = None, tuning: Tuning | None = None,
+    packed: Packed | None = None,
 ) -> tuple[Tensor, Tensor]:  # fmt: skip
     """q (b, s, heads, d), k (b, S, kv_heads, d), v (b, S, kv_heads, e) -> o (b, s, heads, e), lse (b, heads, s).
 
     Query head h has the keys of head h // (heads // kv_heads). ``causal``: query i sees key j where j ≤ i + ``offset``,
     by default S − s, so that the last query sees all keys; for a rank of a ring it is the position of its first query
     less that of the first key. ``scale`` is 1/√d by default, ``tuning`` what `tuned` says, and for heads of 128 dims on
-    Hopper the forward of `flash_hopper`. A query that sees no key has
-    o = 0 and lse = −inf. Strides are any; a last dim that is not contiguous is copied.
+    Hopper the forward of `flash_hopper`. Of ``packed`` documents in one sample, s = S, each keeps to itself. A query that
+    sees no key has o = 0 and lse = −inf. Strides are any; a last dim that is not contiguous is copied.
 
     Raises ConfigError for shapes and dtypes that do not fit each other.
     """
     _check(q, k, v, scale)
     scale = q.shape[-1] ** -0.5 if scale is None else scale
     offset = k.shape[1] - q.shape[1] if offset is None else offset
-    return FlashAttention.apply(q, k, v, causal, scale, offset, tuning)
+    return FlashAttention.apply(q, k, v, causal, scale, offset, tuning, packed)
 
 
 def flash_attention(
-    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, offset: int | None = None
-) -> Tensor:
+    q: Tensor, k: Tensor, v: Tensor, *, causal: bool, scale: float | None = None, offset: int | None = None,
+    packed: Packed | None = None,
+) -> Tensor:  # fmt: skip
     """The output of `flash_attention_lse` alone."""
-    return flash_attention_lse(q, k, v, causal=causal, scale=scale, offset=offset)[0]
+    return flash_attention_lse(q, k, v, causal=causal, scale=scale, offset=offset, packed=packed)[0]
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, scale: float | None) -> None:

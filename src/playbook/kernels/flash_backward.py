@@ -16,7 +16,7 @@ another one writes, and results are the same bit for bit.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -41,6 +41,15 @@ class Blocks:
     def options(self) -> dict[str, int]:
         """As kernels take them."""
         return {"M": self.queries, "N": self.keys, "num_warps": self.warps, "num_stages": self.stages}
+
+
+@dataclass(frozen=True)
+class Packed:
+    """Documents one behind the other in one sample: where each ends, (documents + 1,) int32 from 0 on (others call that
+    cu_seqlens), and the tokens of the longest."""
+
+    ends: Tensor
+    longest: int
 
 
 @kernel
@@ -91,15 +100,29 @@ def product(a, b, total):
 
 
 @kernel
-def head_of(x, by_batch, by_head, head):
-    """Where ``head`` of this program's sample begins in x, with strides in elements."""
-    return x + tl.cast(tl.program_id(2), tl.int64) * by_batch + tl.cast(head, tl.int64) * by_head
+def sample(ends, n):
+    """Of this program's sample: its tokens, those before it in its row, those of a row, and what is between two samples.
+
+    In a batch each is a row of ``n``. Packed documents lie in one: the i-th from ``ends[i]`` to ``ends[i + 1]``.
+    """
+    if ends is None:
+        return n, 0, n, n
+    else:
+        begin = tl.load(ends + tl.program_id(2))
+        return tl.load(ends + tl.program_id(2) + 1) - begin, begin, tl.load(ends + tl.num_programs(2)), 0
 
 
 @kernel
-def dense_head(x, n, heads, WIDTH: tl.constexpr, head):
+def head_of(x, by_sample, by_token, by_head, head, begin):
+    """Where ``head`` of this program's sample begins in x, with strides in elements."""
+    at = x + tl.cast(tl.program_id(2), tl.int64) * by_sample + tl.cast(head, tl.int64) * by_head
+    return at + tl.cast(begin, tl.int64) * by_token
+
+
+@kernel
+def dense_head(x, apart, heads, WIDTH: tl.constexpr, head, begin):
     """The same in a contiguous x (b, n, heads, WIDTH)."""
-    return x + (tl.cast(tl.program_id(2), tl.int64) * n * heads + head) * WIDTH
+    return head_of(x, apart * heads * WIDTH, heads * WIDTH, WIDTH, head, begin)
 
 
 @kernel
@@ -123,67 +146,61 @@ def seen(first, start, offset, S, CAUSAL: tl.constexpr, M: tl.constexpr, N: tl.c
 
 
 @kernel
-def load_rows(x, rows, s, heads, head, other):
-    """A number for each of ``rows`` of this program's sample and of ``head``, from x (b, heads, s)."""
-    at = x + (tl.cast(tl.program_id(2), tl.int64) * heads + head) * s + rows
-    return tl.load(at, mask=rows < s, other=other)
-
-
-@kernel
-def store_rows(x, rows, s, heads, head, values):
-    at = x + (tl.cast(tl.program_id(2), tl.int64) * heads + head) * s + rows
-    tl.store(at, values, mask=rows < s)
-
-
-@kernel
-def delta_kernel(o, do, dlse, delta, s, E: tl.constexpr, V_WIDTH: tl.constexpr, M: tl.constexpr):
+def delta_kernel(o, do, dlse, delta, ends, s, E: tl.constexpr, V_WIDTH: tl.constexpr, M: tl.constexpr):
     """delta of M queries of a head."""
     first, head, heads = tl.program_id(0) * M, tl.program_id(1), tl.num_programs(1)
-    os = tile(dense_head(o, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
-    dos = tile(dense_head(do, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)
+    s, begin, row, apart = sample(ends, s)
+    os = tile(dense_head(o, apart, heads, E, head, begin), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
+    dos = tile(dense_head(do, apart, heads, E, head, begin), first, heads * E, s, M, E, V_WIDTH)
     rows = first + tl.arange(0, M)
     kind: tl.constexpr = delta.dtype.element_ty
     found = tl.sum(os.to(kind) * dos.to(kind), 1)
     if dlse is not None:
-        found -= load_rows(dlse, rows, s, heads, head, 0.0)
-    store_rows(delta, rows, s, heads, head, found)
+        found -= tl.load(head_of(dlse, heads * apart, 1, row, head, begin) + rows, mask=rows < s, other=0.0)
+    tl.store(head_of(delta, heads * apart, 1, row, head, begin) + rows, found, mask=rows < s)
 
 
 @kernel
 def keys_kernel(
-    q, k, v, do, lse, delta, dk, dv, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    q, k, v, do, lse, delta, dk, dv, ends, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """dk, dv of N keys of a head: what the queries of its whole group add. Products are transposed: (N, M)."""
     key, kv_head, kv_heads = tl.program_id(0) * N, tl.program_id(1), tl.num_programs(1)
     heads = kv_heads * GROUP
-    ks = tile(head_of(k, k_b, k_h, kv_head), key, k_s, S, N, D, WIDTH)  # (N, D)
-    vs = tile(head_of(v, v_b, v_h, kv_head), key, v_s, S, N, E, V_WIDTH)  # (N, E)
+    s, begin, row, apart = sample(ends, s)
+    S, begin, _, S_apart = sample(ends, S)
+    if ends is not None and key >= S:  # a document that is shorter than the longest
+        return
+    ks = tile(head_of(k, k_b, k_s, k_h, kv_head, begin), key, k_s, S, N, D, WIDTH)  # (N, D)
+    vs = tile(head_of(v, v_b, v_s, v_h, kv_head, begin), key, v_s, S, N, E, V_WIDTH)  # (N, E)
     kind: tl.constexpr = lse.dtype.element_ty
     dks, dvs = tl.zeros((N, WIDTH), kind), tl.zeros((N, V_WIDTH), kind)
-    begin, whole = 0, 0
+    lowest, whole = 0, 0
     if CAUSAL:  # from the first block with a query that sees a key; from ``whole`` on, all see all of them
-        begin, whole = tl.maximum(key - offset, 0) // M * M, key + N - 1 - offset
+        lowest, whole = tl.maximum(key - offset, 0) // M * M, key + N - 1 - offset
     first = kv_head * GROUP
-    qh = table(head_of(q, q_b, q_h, first), GROUP, q_h, s, q_s, M, D, WIDTH, TMA)
-    doh = table(dense_head(do, s, heads, E, first), GROUP, E, s, heads * E, M, E, V_WIDTH, TMA)
+    qh = table(head_of(q, q_b, q_s, q_h, first, begin), GROUP, q_h, s, q_s, M, D, WIDTH, TMA)
+    doh = table(dense_head(do, apart, heads, E, first, begin), GROUP, E, s, heads * E, M, E, V_WIDTH, TMA)
     # Not moved out of the loop: what is computed once for all members takes registers.
     for member in tl.range(0, GROUP, disable_licm=True):
-        head = first + member
-        for start in range(begin, s, M):
+        for start in range(lowest, s, M):
             rows = start + tl.arange(0, M)  # beyond s: lse is inf, p 0
             qs = take(qh, member, q_h, start, q_s, s, M, D, WIDTH, TMA)  # (M, D)
-            base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
+            at = head_of(lse, heads * apart, 1, row, first + member, begin) + rows
+            base = tl.load(at, mask=rows < s, other=float("inf")) * LOG2E
             p = tl.exp2(product(ks, tl.trans(qs), tl.zeros((N, M), kind)) * (scale * LOG2E) - base[None, :])
             if CAUSAL and start < whole:
                 p = tl.where((key + tl.arange(0, N))[:, None] <= rows[None, :] + offset, p, 0.0)
             dos = take(doh, member, E, start, heads * E, s, M, E, V_WIDTH, TMA)  # (M, E)
             dvs = product(p.to(dos.dtype), dos, dvs)
             dp = product(vs, tl.trans(dos), tl.zeros((N, M), kind))
-            ds = p * (dp - load_rows(delta, rows, s, heads, head, 0.0)[None, :])
+            at = head_of(delta, heads * apart, 1, row, first + member, begin) + rows
+            ds = p * (dp - tl.load(at, mask=rows < s, other=0.0)[None, :])
             dks = product(ds.to(qs.dtype), qs, dks)
-    dkh, dvh = dense_head(dk, S, kv_heads, D, kv_head), dense_head(dv, S, kv_heads, E, kv_head)
+    dkh = dense_head(dk, S_apart, kv_heads, D, kv_head, begin)
+    dvh = dense_head(dv, S_apart, kv_heads, E, kv_head, begin)
     store_tile(dkh, key, kv_heads * D, S, dks * scale, N, D, WIDTH)
     store_tile(dvh, key, kv_heads * E, S, dvs, N, E, V_WIDTH)
 
@@ -207,19 +224,24 @@ def add_keys(
 
 @kernel
 def queries_kernel(
-    q, k, v, do, lse, delta, dq, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
+    q, k, v, do, lse, delta, dq, ends, q_b, q_s, q_h, k_b, k_s, k_h, v_b, v_s, v_h, s, S, offset, scale,
     GROUP: tl.constexpr, D: tl.constexpr, E: tl.constexpr, CAUSAL: tl.constexpr,
     M: tl.constexpr, N: tl.constexpr, WIDTH: tl.constexpr, V_WIDTH: tl.constexpr, TMA: tl.constexpr,
 ):  # fmt: skip
     """dq of M queries of a head."""
     first, head, heads = tl.program_id(0) * M, tl.program_id(1), tl.num_programs(1)
+    s, begin, row, apart = sample(ends, s)
+    S, begin, _, _ = sample(ends, S)
     rows = first + tl.arange(0, M)
-    qs = tile(head_of(q, q_b, q_h, head), first, q_s, s, M, D, WIDTH)  # (M, D)
-    dos = tile(dense_head(do, s, heads, E, head), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
-    base = load_rows(lse, rows, s, heads, head, float("inf")) * LOG2E
-    deltas = load_rows(delta, rows, s, heads, head, 0.0)
-    kh = table(head_of(k, k_b, k_h, head // GROUP), 1, k_h, S, k_s, N, D, WIDTH, TMA)
-    vh = table(head_of(v, v_b, v_h, head // GROUP), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
+    if ends is not None and first >= s:
+        return
+    qs = tile(head_of(q, q_b, q_s, q_h, head, begin), first, q_s, s, M, D, WIDTH)  # (M, D)
+    dos = tile(dense_head(do, apart, heads, E, head, begin), first, heads * E, s, M, E, V_WIDTH)  # (M, E)
+    at = head_of(lse, heads * apart, 1, row, head, begin) + rows
+    base = tl.load(at, mask=rows < s, other=float("inf")) * LOG2E
+    deltas = tl.load(head_of(delta, heads * apart, 1, row, head, begin) + rows, mask=rows < s, other=0.0)
+    kh = table(head_of(k, k_b, k_s, k_h, head // GROUP, begin), 1, k_h, S, k_s, N, D, WIDTH, TMA)
+    vh = table(head_of(v, v_b, v_s, v_h, head // GROUP, begin), 1, v_h, S, v_s, N, E, V_WIDTH, TMA)
     whole, end = keys_seen(first, offset, S, CAUSAL, M, N)
     dqs = tl.zeros((M, WIDTH), base.dtype)
     for start in range(0, whole, N):
@@ -232,16 +254,16 @@ def queries_kernel(
             dqs, qs, dos, base, deltas, kh, vh, k_s, v_s, first, start, offset, S, scale, True,
             D, E, CAUSAL, M, N, WIDTH, V_WIDTH, TMA,
         )  # fmt: skip
-    store_tile(dense_head(dq, s, heads, D, head), first, heads * D, s, dqs * scale, M, D, WIDTH)
+    store_tile(dense_head(dq, apart, heads, D, head, begin), first, heads * D, s, dqs * scale, M, D, WIDTH)
 
 
 def flash_backward(
     do: Tensor, q: Tensor, k: Tensor, v: Tensor, o: Tensor, lse: Tensor, dlse: Tensor | None = None, *,
-    causal: bool, scale: float, offset: int, keys: Blocks, queries: Blocks,
+    causal: bool, scale: float, offset: int, keys: Blocks, queries: Blocks, packed: Packed | None = None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
     """dq, dk, dv for the q, k, v, o and lse of `flash_attention.flash_forward`; ``do`` is like o, ``dlse`` like lse.
 
-    ``keys``, ``queries``: blocks of the second launch and of the third.
+    ``keys``, ``queries``: blocks of the second launch and of the third. ``packed`` as there.
 
     A ring gives o and lse of *all* keys with a part of the keys: what comes back is what that part adds. It needs no
     dlse, which is for those who compute with lse and leave the rest to autograd.
@@ -251,9 +273,18 @@ def flash_backward(
     dlse = None if dlse is None else dlse.contiguous()
     delta = torch.empty_like(lse)
     dq, dk, dv = (torch.empty(x.shape, dtype=x.dtype, device=x.device) for x in (q, k, v))
-    delta_kernel[(cdiv(s, 64), heads, b)](o, do, dlse, delta, s, E=e, V_WIDTH=width(e), M=64)
+    if (
+        packed
+    ):  # where documents begin takes registers too, of which four warps of a Hopper GPU have none left
+        keys = replace(keys, warps=8)
+    ends, most, samples = (
+        (packed.ends, packed.longest, len(packed.ends) - 1) if packed else (None, max(s, S), b)
+    )
+    delta_kernel[(cdiv(min(s, most), 64), heads, samples)](
+        o, do, dlse, delta, ends, s, E=e, V_WIDTH=width(e), M=64
+    )
     given = q, k, v, do, lse, delta
-    numbers = *q.stride()[:3], *k.stride()[:3], *v.stride()[:3], s, S, offset, scale
+    numbers = *strides(q, packed), *strides(k, packed), *strides(v, packed), s, S, offset, scale
     kind = {
         "GROUP": heads // kv_heads,
         "D": d,
@@ -263,10 +294,19 @@ def flash_backward(
         "V_WIDTH": width(e),
     }
     by_keys, by_queries = keys.tma and takes_tma(q, do), queries.tma and takes_tma(k, v)
-    grids = (cdiv(S, keys.keys), kv_heads, b), (cdiv(s, queries.queries), heads, b)
-    keys_kernel[grids[0]](*given, dk, dv, *numbers, **kind, TMA=by_keys, **keys.options)
-    queries_kernel[grids[1]](*given, dq, *numbers, **kind, TMA=by_queries, **queries.options)
+    grids = (
+        (cdiv(min(S, most), keys.keys), kv_heads, samples),
+        (cdiv(min(s, most), queries.queries), heads, samples),
+    )
+    keys_kernel[grids[0]](*given, dk, dv, ends, *numbers, **kind, TMA=by_keys, **keys.options)
+    queries_kernel[grids[1]](*given, dq, ends, *numbers, **kind, TMA=by_queries, **queries.options)
     return dq, dk, dv
+
+
+def strides(x: Tensor, packed: Packed | None) -> tuple[int, int, int]:
+    """Between samples, tokens and heads of x (b, n, heads, d); packed documents are no samples."""
+    by_sample, by_token, by_head, _ = x.stride()
+    return by_sample if packed is None else 0, by_token, by_head
 
 
 def takes_tma(*tensors: Tensor) -> bool:

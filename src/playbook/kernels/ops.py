@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from playbook.kernels import flash_attention
 from playbook.kernels.adamw import adamw
 from playbook.kernels.cross_entropy import vocab_cross_entropy
-from playbook.kernels.flash_backward import flash_backward
+from playbook.kernels.flash_backward import Packed, flash_backward
 from playbook.kernels.jit import check_gpu
 from playbook.kernels.layernorm import layer_norm
 from playbook.kernels.linear_cross_entropy import linear_cross_entropy
@@ -29,6 +29,7 @@ from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import BlockAttention
 from playbook.model.norms import RMSNorm
 from playbook.model.ops import Ops
+from playbook.registry import lab
 
 
 class FusedOps(Ops):
@@ -61,12 +62,13 @@ class FusedOps(Ops):
         return rotary(x, cos, sin)
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
     ) -> Tensor:
         if p and training:
             return super().attention(q, k, v, p, training, causal)
+        packed = None if isinstance(causal, bool) else Packed(*lab("documents", "ends")(causal, q.device))
         q, k, v = (x.transpose(1, 2) for x in (q, k, v))  # (b, s, heads, d)
-        return flash_attention.flash_attention(q, k, v, causal=causal).transpose(1, 2)
+        return flash_attention.flash_attention(q, k, v, causal=bool(causal), packed=packed).transpose(1, 2)
 
     def block_attention(self, q: Tensor) -> BlockAttention:
         tuning = flash_attention.tuned(q)

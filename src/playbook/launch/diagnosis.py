@@ -28,7 +28,7 @@ _LAUNCHER = f"{Path(__file__).parent}/"
 #: Which axis of a layout the library's files send messages along: gloo, unlike NCCL, says no word of it.
 _AXES = {
     "tp": ("tensor", "regions", "sequence", "chunked"), "cp": ("context",), "ep": ("expert", "turns"),
-    "pp": ("channels", "pipeline"), "dp": ("data", "zero", "zero3", "fp8_gathers"),
+    "pp": ("channels", "pipeline"), "dp": ("data", "zero", "zero3"),
 }  # fmt: skip
 _AXIS_OF = {f"{file}.py": axis for axis, files in _AXES.items() for file in files}
 _PARALLEL = "/playbook/parallel/"

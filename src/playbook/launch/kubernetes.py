@@ -14,11 +14,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import PurePath, PurePosixPath
 from typing import Any
 
-from playbook._checks import check_fields
+from playbook._checks import check_fields, told
 from playbook.errors import LaunchError
 
 PORT = 29400
@@ -37,20 +37,24 @@ class KubernetesJob:
     """What a JobSet asks Kubernetes for. Raises ``LaunchError`` for a field that Kubernetes would not understand."""
 
     image: str  # has playbook installed
-    nodes: int = 1
-    gpus_per_node: int = 8
-    cpus_per_gpu: int = 8
-    name: str = "playbook"
-    namespace: str | None = None
-    claim: str | None = None  # a PersistentVolumeClaim that all nodes can write: for checkpoints and logs
-    mount: str = "/shared"  # where it is mounted, and where the command runs
-    shm: str = "16Gi"  # shared memory of a pod, through which NCCL's ranks of a node talk
-    gpu_resource: str = "nvidia.com/gpu"
-    #: How often torchrun starts the ranks of its node again, before the pod fails.
-    max_restarts: int = field(default=3, metadata={"least": 0})
-    #: How often all pods start again, after one has failed.
-    restarts: int = field(default=10, metadata={"least": 0})
-    grace: int = 120  # seconds from SIGTERM to SIGKILL, in which ranks save
+    nodes: int = told(1, "nodes, a pod on each")
+    gpus_per_node: int = told(8, "GPUs, and ranks, of each node")
+    cpus_per_gpu: int = told(8, "CPU cores of each rank")
+    name: str = told("playbook", "of the JobSet", metavar="NAME")
+    namespace: str | None = told(None, "of the cluster (default: yours)", metavar="NAME")
+    claim: str | None = told(
+        None, "PersistentVolumeClaim for checkpoints and logs, which all nodes can write", metavar="NAME"
+    )
+    mount: str = told("/shared", "where it is mounted, and where the command runs", metavar="PATH")
+    shm: str = told(
+        "16Gi", "shared memory of a pod, through which NCCL's ranks of a node talk", metavar="SIZE"
+    )
+    gpu_resource: str = told("nvidia.com/gpu", "what the cluster calls its GPUs", metavar="NAME")
+    max_restarts: int = told(
+        3, "how often torchrun starts the ranks of its node again before the pod fails", least=0
+    )
+    restarts: int = told(10, "how often all pods start again after one has failed", least=0)
+    grace: int = told(120, "seconds that ranks have to save and leave, from SIGTERM to SIGKILL", metavar="S")
 
     def __post_init__(self) -> None:
         check_fields(self, LaunchError)

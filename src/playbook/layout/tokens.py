@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 #: Which tokens of a sample a rank has.
 PLACEMENT = ("contiguous", "zigzag")
+#: And where samples are packed documents (`documents.pieces`).
+OF_DOCUMENTS = ("documents", "greedy")
 
 
 @dataclass(frozen=True)
@@ -108,11 +110,11 @@ def placement_of(context: str, placement: str | None) -> str:
     if context not in CONTEXT:
         raise ConfigError(unknown("context", context, CONTEXT))
     fits = "contiguous" if context == "ulysses" else "zigzag"
-    if placement not in (None, *PLACEMENT):
-        raise ConfigError(unknown("placement", placement, PLACEMENT))
-    if context == "ulysses" and placement == "zigzag":
+    if placement not in (None, *PLACEMENT, *OF_DOCUMENTS):
+        raise ConfigError(unknown("placement", placement, (*PLACEMENT, *OF_DOCUMENTS)))
+    if context == "ulysses" and placement not in (None, fits):
         raise ConfigError(
-            "placement is 'zigzag', but context='ulysses' has all tokens of its heads: make it contiguous"
+            f"placement is {placement!r}, but context='ulysses' has all tokens of its heads: make it contiguous"
         )
     return placement or fits
 

@@ -122,8 +122,12 @@ class OnlineSoftmax:
         self.lse: Tensor | None = None
 
     def add(self, block: MaskBlock, q: Tensor, k: Tensor, v: Tensor) -> None:
-        """Attend to one more block. The first has to be one that all queries see."""
+        """Attend to one more block."""
         new_out, new_lse = self.attend_to(block, q, k, v)
+        if self.out is None and new_out.shape[2] < q.shape[2]:  # the first block is of some queries alone
+            b, heads, s, _ = q.shape
+            self.out = new_out.new_zeros(b, s, heads, new_out.shape[3], dtype=torch.float32).transpose(1, 2)
+            self.lse = new_lse.new_full((b, heads, s), -torch.inf)
         if self.out is None or self.lse is None:
             # In memory (b, s, heads, d), as kernels lay it out: the projection that follows reads it as it is.
             self.out = new_out.float().transpose(1, 2).contiguous().transpose(1, 2)

@@ -209,7 +209,7 @@ class FP4(Products):
         them fill up a last block."""
         device = self._device
         first, (b, s), positions = self._model.begins or (0, (1, tokens), None)
-        at = torch.arange(s, device=device) if positions is None else positions
+        at = torch.arange(s, device=device) if not isinstance(positions, Tensor) else positions
         if b * s != tokens:
             group = next((g for g in self._tokens if g.size() * tokens == b * s), None)
             if group is None:  # a pass that no engine has told of

@@ -15,6 +15,7 @@ from typing import Any
 
 from torch import Tensor
 
+from playbook import rope_scaling
 from playbook.errors import ShapeError
 from playbook.huggingface import ARCHITECTURES, shape_of
 from playbook.model.transformer import Transformer
@@ -193,7 +194,10 @@ def _config(shape: ModelShape, kind: str) -> dict[str, Any]:
             if name == "activation" and config[key] == "gelu":
                 config[key] = "gelu_new"  # ours is the tanh form, and "gelu" the exact one
     if shape.positions == "rotary":
-        config["rope_parameters"] = {"rope_theta": shape.rope_theta, "rope_type": "default"}
+        config["rope_parameters"] = {
+            "rope_theta": shape.rope_theta,
+            **rope_scaling.to_config(shape.rope_scaling),
+        }
     if kind == "gpt2":
         config |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), shape.dropout)
     if kind == "qwen3_moe" and shape.moe:
@@ -247,7 +251,8 @@ def _groups(shape: ModelShape) -> dict[str, tuple[Any, Any]]:
 def model_of(config: Mapping[str, Any]) -> ModelShape:
     """The shape of a config with whose weights the book's model gives the same logits.
 
-    Stricter than `huggingface.shape_of`, for which a scaling of rotary positions makes no difference. Raises ShapeError.
+    Stricter than `huggingface.shape_of`, which leaves out a scaling of rotary positions that the book has not. Raises
+    ShapeError.
     """
     kind = config.get("model_type")
     if isinstance(kind, str) and kind not in NAMES:
@@ -255,14 +260,9 @@ def model_of(config: Mapping[str, Any]) -> ModelShape:
             f"model_type must be one of {', '.join(NAMES)} for its weights to be read, got {kind!r}"
         )
     shape = shape_of(config)
-    table = config.get("rope_parameters") or config.get("rope_scaling") or {}
-    scaling = table.get("rope_type", table.get("type", "default"))
     window = config.get("sliding_window") if config.get("use_sliding_window", True) else None
     activation = next((config[key] for key in ("hidden_act", "activation_function") if key in config), None)
-    if scaling != "default":
-        raise ShapeError(
-            f"rope_type must be default for the same logits, got {scaling!r}: the book has no scaling"
-        )
+    rope_scaling.of_config(config)
     if window is not None and window < shape.max_seq:
         raise ShapeError(
             f"sliding_window must be null or at least max_position_embeddings = {shape.max_seq}, got {window}: make that "

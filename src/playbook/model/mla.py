@@ -7,11 +7,12 @@ Generation keeps c and that key, and nothing else. Training multiplies them out 
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from playbook.model.attention import attend, core_of
+from playbook.model.attention import Angles, attend, core_of
 from playbook.model.linear import Linear, cast_once, linears
 from playbook.model.norms import RMSNorm
 from playbook.model.ops import Ops, dropout
@@ -39,7 +40,7 @@ class LatentAttention(nn.Module):
             key
         )  # where a region of tensor parallelism begins
 
-    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, cos: Angles = None, sin: Angles = None, documents: Any = None) -> Tensor:
         q, c, key = self.latents(x)
         nope, value = self.sizes.nope_dim, self.sizes.value_dim
         q = self.q_up(q).unflatten(-1, (-1, nope + self.sizes.rope_dim))  # (b, s, heads, d)
@@ -51,7 +52,9 @@ class LatentAttention(nn.Module):
         v = v.contiguous()  # on its own: as a part of both it would keep both
         q = torch.cat([q_nope, q_rope], -1)
         k = torch.cat([k, key.expand(-1, -1, k.shape[2], -1)], -1)  # each head a copy of the rotary key
-        y = self.attend(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))  # (b, heads, s, value)
+        y = self.attend(
+            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), documents
+        )  # (b, heads, s, value)
         y = self.out(y.transpose(1, 2).flatten(2).contiguous())  # (b, s, h)
         return dropout(y, self.p, self.training)
 
@@ -67,6 +70,6 @@ class LatentAttention(nn.Module):
         c, key = both.split([self.sizes.kv_rank, self.sizes.rope_dim], -1)
         return q, self.kv_norm(c), key
 
-    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    def attend(self, q: Tensor, k: Tensor, v: Tensor, documents: Any = None) -> Tensor:
         """The attention core, as `Attention.attend`."""
-        return attend(self, q, k, v)
+        return attend(self, q, k, v, documents)

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -44,9 +44,9 @@ class Packed(NamedTuple):
 
 
 @contextmanager
-def in_cpu_memory(model: nn.Module, block: nn.Module, *others: Tensor) -> Iterator[None]:
+def in_cpu_memory(model: nn.Module, block: nn.Module, *others: Any) -> Iterator[None]:
     """Have what ``block`` saves for backward wait there, but for weights, the model's buffers, and ``others``."""
-    fixed = {t.untyped_storage().data_ptr() for t in (*model.buffers(), *others)}
+    fixed = {t.untyped_storage().data_ptr() for t in (*model.buffers(), *others) if isinstance(t, Tensor)}
     gone: dict[int, tuple[Copied, Tensor]] = {}  # with the tensors: nothing else gets their places meanwhile
 
     def pack(tensor: Tensor) -> Tensor | Packed:

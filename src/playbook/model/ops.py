@@ -76,9 +76,11 @@ class Ops:
         return apply_rotary(x, cos, sin)
 
     def attention(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
     ) -> Tensor:
         """softmax(q·kᵀ/√d + mask)·v that keeps no (s, s) matrix, with sizes as `reference_attention` has them."""
+        if not isinstance(causal, bool):
+            return lab("documents", "attention")(q, k, v, causal, self)
         return sdpa_attention(q, k, v, p, training, causal)
 
     def block_attention(self, q: Tensor) -> BlockAttention:
@@ -142,12 +144,12 @@ def apply_rotary(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def reference_attention(
-    q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+    q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
 ) -> Tensor:
     """softmax(q·kᵀ/√d + causal mask)·v as the formula says, with every (s, s) matrix in memory.
 
     q is (b, heads, s, d); k is (b, kv_heads, s, d) and v (b, kv_heads, s, e), each serving heads/kv_heads neighbouring
-    query heads; returns (b, heads, s, e).
+    query heads; returns (b, heads, s, e). ``causal`` may be `documents.pieces.Documents`, which keep to themselves.
     """
     b, heads, s, d = q.shape
     kv_heads = k.shape[1]
@@ -156,6 +158,8 @@ def reference_attention(
     scores = (q @ k.transpose(-2, -1)).view(b, heads, s, s)
     if causal:
         scores = scores + torch.full((s, s), float("-inf"), dtype=scores.dtype, device=scores.device).triu(1)
+    if not isinstance(causal, bool):
+        scores = scores.masked_fill(lab("documents", "hidden")(causal, q.device), float("-inf"))
     weights = dropout(torch.softmax(scores, dim=-1), p, training)  # (b, heads, s, s)
     return (weights.view(b, kv_heads, -1, s) @ v).view(b, heads, s, -1)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -11,7 +12,7 @@ from torch import Tensor, nn
 from playbook.errors import ConfigError, ShapeError
 from playbook.layout import recomputed
 from playbook.layout.fields import blocks_again
-from playbook.model.attention import ATTENTION, Attention, rotary_table
+from playbook.model.attention import ATTENTION, Attention, Positions, places, rotary_table
 from playbook.model.linear import Linear
 from playbook.model.mla import LatentAttention
 from playbook.model.mlp import MLP
@@ -22,9 +23,6 @@ from playbook.model.recompute import RUN, checkpoint
 from playbook.registry import lab
 from playbook.seeding import derive_seed
 from playbook.shapes import ModelShape, load
-
-#: Where tokens stand in a text, (s,) int64; None is from its beginning on.
-Positions = Tensor | None
 
 
 class Block(nn.Module):
@@ -58,8 +56,8 @@ class Block(nn.Module):
         if experts:
             self.mlp.recompute_shared = "shared_experts" in modules
 
-    def forward(self, x: Tensor, cos: Tensor | None = None, sin: Tensor | None = None) -> Tensor:
-        x, y = self.ops.add_norm(x, self.attention(self.norm1(x), cos, sin), self.norm2)  # (b, s, h)
+    def forward(self, x: Tensor, *rotary: Any) -> Tensor:
+        x, y = self.ops.add_norm(x, self.attention(self.norm1(x), *rotary), self.norm2)  # (b, s, h)
         if self.recomputes_mlp:
             return x + checkpoint(self.mlp, y, preserve_rng=self.p > 0)
         return x + self.mlp(y)
@@ -149,7 +147,8 @@ class Transformer(nn.Module):
         shape, cos, sin = self.shape, None, None
         if shape.positions == "rotary":
             with torch.device("meta" if str(device) == "meta" else torch.get_default_device()):
-                table = rotary_table(shape.max_seq, shape.rope_dim, shape.rope_theta)
+                how = shape.rope_theta, shape.rope_scaling
+                table = rotary_table(shape.max_seq, shape.rope_dim, *how)
             cos, sin = (t.to(device) for t in table)
         self.register_buffer("cos", cos, persistent=False)
         self.register_buffer("sin", sin, persistent=False)
@@ -168,24 +167,25 @@ class Transformer(nn.Module):
             x = self.run_block(block, x, *rotary)
         return x
 
-    def angles(self, s: int, positions: Positions = None) -> tuple[Tensor, ...]:
-        """Cosines and sines of a sample's ``s`` tokens, (s, d) each; none without rotary positions."""
+    def angles(self, s: int, positions: Positions = None) -> tuple[Any, ...]:
+        """Cosines and sines of a sample's ``s`` tokens, (s, d) each, none without rotary positions; and documents."""
         if positions is None and s > self.shape.max_seq:
             raise ShapeError(
                 f"seq is {s}, but this model has positions for at most max_seq={self.shape.max_seq} tokens"
             )
-        where = slice(s) if positions is None else positions
-        return () if self.cos is None or self.sin is None else (self.cos[where], self.sin[where])
+        where, documents = places(s, positions), positions[1:] if isinstance(positions, tuple) else ()
+        if self.cos is None or self.sin is None:
+            return (None, None, *documents) if documents else ()
+        return self.cos[where], self.sin[where], *documents
 
     def embed(self, tokens: Tensor, positions: Positions = None) -> Tensor:
         """Token embeddings, plus learned positions where the model has them: (b, s) -> (b, s, h)."""
         x = self.embedding(tokens)
         if self.position_embedding is not None:
-            where = slice(tokens.shape[1]) if positions is None else positions
-            x = x + self.position_embedding.weight[where]
+            x = x + self.position_embedding.weight[places(tokens.shape[1], positions)]
         return dropout(x, self.p, self.training)
 
-    def run_block(self, block: nn.Module, x: Tensor, *rotary: Tensor) -> Tensor:
+    def run_block(self, block: nn.Module, x: Tensor, *rotary: Any) -> Tensor:
         """One block, keeping its insides for backward or, under full recomputation, only its input. What comes out of a
         frozen embedding asks for a gradient: blocks are alike then, and can be computed again."""
         if self.shape.train != "full" and torch.is_grad_enabled():

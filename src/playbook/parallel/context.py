@@ -158,12 +158,13 @@ class _Core:
         self.group, self.placement, self.ring, self.ops = group, placement, Ring(group), ops
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
     ) -> Tensor:
         n, width = self.ring.ranks, v.shape[-1]
         if width < q.shape[-1]:  # keys and values travel as one
             v = F.pad(v, (0, q.shape[-1] - width))
-        tokens = RankTokens(self.placement, q.shape[2] * n, n, causal)
+        joined = isinstance(causal, bool)
+        tokens = RankTokens(self.placement, q.shape[2] * n, n, causal) if joined else causal
         y = _Attention.apply(q, k, v, self, tokens)
         return y if y.shape[-1] == width else y[..., :width]
 
@@ -212,10 +213,11 @@ class UlyssesCore:
         self.group, self.core = group, core
 
     def __call__(
-        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: bool = True
+        self, q: Tensor, k: Tensor, v: Tensor, p: float = 0.0, training: bool = False, causal: Any = True
     ) -> Tensor:
         q, k, v = (Crossing.apply(x, self.group, _HEADS, _TOKENS) for x in (q, k, v))
-        return Crossing.apply(self.core(q, k, v, p, training, causal), self.group, _TOKENS, _HEADS)
+        y = self.core(q, k, v, p, training, causal if isinstance(causal, bool) else causal.whole)
+        return Crossing.apply(y, self.group, _TOKENS, _HEADS)
 
 
 def share_context(

@@ -20,6 +20,7 @@ from torch.profiler import record_function
 
 from playbook.errors import ConfigError
 from playbook.layout import AXES
+from playbook.model.attention import Positions
 from playbook.model.linear import linear_layers
 from playbook.model.moe import routers
 from playbook.model.transformer import IGNORE, Transformer
@@ -39,7 +40,7 @@ def accumulate_gradients(
     dtype: torch.dtype = torch.float32,
     loss_scale: float = 1.0,
     engine: Engine | None = None,
-    positions: Tensor | None = None,
+    positions: Positions | list[Positions] = None,
 ) -> Tensor:
     """Add the gradient of the mean loss over all targets of (B, s) to ``.grad``, ``micro_batch`` rows at a time.
 
@@ -50,25 +51,31 @@ def accumulate_gradients(
     Raises ConfigError when no target counts.
 
     With an ``engine`` the rows are this rank's share of the global batch: tokens and loss are those of all ranks.
-    ``positions`` (s,) say where in its sample each token stands, if not from the beginning on.
+    ``positions`` (s,) say where in its sample each token stands, if not from the beginning on; one for all micro-batches,
+    or a list of theirs.
     """
     engine = engine or Engine.on_one_device(model)
     tokens, seed = engine.begin(targets, loss_scale)
     first = engine.first_sample(inputs)
     total = torch.zeros((), device=inputs.device)
-    pieces = list(zip(inputs.split(micro_batch), targets.split(micro_batch), strict=True))
-    for i, (x, y) in enumerate(pieces):
+    xs, ys = inputs.split(micro_batch), targets.split(micro_batch)
+    for i, (x, y, where) in enumerate(zip(xs, ys, of_each(positions, len(xs)), strict=True)):
         autocast = torch.autocast(inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
-        last = i == len(pieces) - 1
-        model.begins = first + i * micro_batch, x.shape, positions
+        last = i == len(xs) - 1
+        model.begins = first + i * micro_batch, x.shape, where
         with nullcontext() if last else engine.no_sync():
             with record_function("forward"), autocast:
-                loss = model.loss(x, y, positions)[0] / tokens
+                loss = model.loss(x, y, where)[0] / tokens
             with record_function("backward"):
                 loss.backward(seed)
         total += loss.detach()
     engine.finish()
     return engine.sum(total)
+
+
+def of_each(positions: Positions | list[Positions], micro_batches: int) -> list[Positions]:
+    """Those of each micro-batch."""
+    return positions if isinstance(positions, list) else [positions] * micro_batches
 
 
 class Engine(RankState):
@@ -127,7 +134,7 @@ class Engine(RankState):
         inputs: Tensor,
         targets: Tensor,
         micro_batch: int,
-        positions: Tensor | None = None,
+        positions: Positions | list[Positions] = None,
         *,
         dtype: torch.dtype = torch.float32,
         loss_scale: float = 1.0,
@@ -141,11 +148,13 @@ class Engine(RankState):
             more: dict[str, Any] = {"dtype": dtype, "loss_scale": loss_scale, "positions": positions}
             return accumulate_gradients(*given, engine=self, **more)
         tokens, seed = self.begin(targets, loss_scale)
-        angles = self.model.angles(inputs.shape[1], positions)
         autocast = partial(torch.autocast, inputs.device.type, dtype=dtype, enabled=dtype != torch.float32)
         batch = inputs.split(micro_batch), targets.split(micro_batch)
         loss = torch.zeros((), device=inputs.device)
-        step = Step(*batch, positions, angles, 1.0 / tokens, seed, autocast, loss, self.first_sample(inputs))
+        where = of_each(positions, len(batch[0]))
+        angles = {id(one): self.model.angles(inputs.shape[1], one) for one in where}
+        rotary = [angles[id(one)] for one in where]
+        step = Step(*batch, where, rotary, 1.0 / tokens, seed, autocast, loss, self.first_sample(inputs))
         self.pipeline.run(step)
         self.finish()
         return self.sum(step.loss, over_stages=True)

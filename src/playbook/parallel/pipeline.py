@@ -21,6 +21,7 @@ from torch.profiler import record_function
 
 from playbook.errors import ScheduleError
 from playbook.layout.stages import StageRanks
+from playbook.model.attention import Positions
 from playbook.model.linear import DeferredGradients, Factors, defer_weights
 from playbook.model.transformer import Transformer
 from playbook.parallel.channels import Channel, open_channel
@@ -44,8 +45,8 @@ class Step:
 
     inputs: Sequence[Tensor]
     targets: Sequence[Tensor]
-    positions: Tensor | None
-    rotary: tuple[Tensor, ...]
+    positions: Sequence[Positions]
+    rotary: Sequence[tuple[Any, ...]]
     scale: Tensor
     seed: Tensor
     autocast: Callable[[], AbstractContextManager[None]]
@@ -186,7 +187,11 @@ class Pipeline:
     def _compute(self, step: Step, action: Action, incoming: Tensor | None) -> Tensor | None:
         start = time.perf_counter()
         x = step.inputs[action.microbatch]
-        self.model.begins = step.first + action.microbatch * len(step.inputs[0]), x.shape, step.positions
+        self.model.begins = (
+            step.first + action.microbatch * len(step.inputs[0]),
+            x.shape,
+            step.positions[action.microbatch],
+        )
         with record_function(f"{action.op} {action.stage} {action.microbatch}"):
             carry_out = self._forward if action.op == "F" else self._backward
             outgoing = carry_out(step, action, incoming)
@@ -222,10 +227,10 @@ class Pipeline:
         place = action.stage, m
         with step.autocast():
             if x is None:
-                y = stage.forward(step.inputs[m], step.rotary, step.positions)
+                y = stage.forward(step.inputs[m], step.rotary[m], step.positions[m])
             else:
                 step.received[place] = x.requires_grad_()
-                y = stage.forward(x, step.rotary)
+                y = stage.forward(x, step.rotary[m])
             if stage.last:
                 y = self.model.loss_of(y, step.targets[m]) * step.scale
                 step.loss += y.detach()

@@ -15,7 +15,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from playbook.model.attention import dropout
+from playbook.model.attention import Positions, dropout, places
 from playbook.parallel.mesh import all_gather, reduce_scatter
 
 if TYPE_CHECKING:
@@ -93,11 +93,11 @@ def scatter_tokens(x: Tensor, group: dist.ProcessGroup) -> Tensor:
 
 
 def embed_own_tokens(
-    model: Transformer, group: dist.ProcessGroup, tokens: Tensor, positions: Tensor | None = None
+    model: Transformer, group: dist.ProcessGroup, tokens: Tensor, positions: Positions = None
 ) -> Tensor:
     """``Transformer.embed`` for the tokens that this rank has between regions: (b, s) -> (b, s/t, h)."""
     x = model.embedding(tokens)
     if model.position_embedding is not None:
-        where = slice(tokens.shape[1]) if positions is None else positions
+        where = places(tokens.shape[1], positions)
         x = x + model.position_embedding.weight[where].chunk(group.size())[group.rank()]
     return dropout(x, model.p, model.training)

@@ -13,6 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from playbook.layout.stages import StageRanks, split
+from playbook.model.attention import Positions
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.placement import Placements
@@ -35,7 +36,7 @@ class Stage:
     first: bool
     last: bool
 
-    def forward(self, x: Tensor, rotary: Sequence[Tensor], positions: Tensor | None = None) -> Tensor:
+    def forward(self, x: Tensor, rotary: Sequence[Any], positions: Positions = None) -> Tensor:
         """Tokens (b, s) of the first stage, or the residual stream (b, s, h) -> the residual stream behind the stage."""
         if self.first:
             x = self.model.embed(x, positions)

@@ -20,11 +20,11 @@ from playbook.model.linear import linear_layers
 from playbook.model.moe import MoE
 from playbook.model.transformer import Block, Transformer
 from playbook.parallel.flat import Bucket, FlatOrder, Named, Segment, backward_order
-from playbook.parallel.fp8_gathers import FP8Gathers
 from playbook.parallel.mesh import all_gather, clone_group
 from playbook.parallel.replicas import ReplicaSet, broadcast
 from playbook.parallel.stages import Stage, own_blocks
 from playbook.parallel.zero import GradientShards, Zero
+from playbook.registry import lab
 from playbook.schedules.messages import Residency
 
 # An operator of PyTorch's dispatcher, so that instruments see it (``instruments.memory_timeline``).
@@ -221,7 +221,7 @@ class GatheredUnits:
         pipeline: bool,
     ):
         self.model, self.units, self.group = model, units, group
-        for layer in linear_layers(model):
+        for layer in (layers := list(linear_layers(model))):
             layer.products.remember_no_weight()
         self.reshard, self.prefetch = reshard, prefetch
         #: What stays after the pass that a pipeline is at; None where there is no pipeline.
@@ -229,7 +229,9 @@ class GatheredUnits:
         # Gathers and reductions meet in one order on each rank, but not in the same one beside each other.
         self.gathering = clone_group(group)
         self.vector = torch.zeros(order.length // group.size(), dtype=order.dtype, device=order.device)
-        self.fp8, self._agreed = FP8Gathers(model, buckets, self.gathering), False
+        sent = any(layer.products.sends_weights for layer in layers)
+        self.fp8: Any = lab("fp8", "gathers")(model, buckets, self.gathering) if sent else {}
+        self._agreed = False
         self._unit_of = dict(zip(buckets, reversed(units), strict=True))
         with torch.no_grad():
             for bucket, unit in self._unit_of.items():

@@ -51,8 +51,10 @@ def matmul_flops(m: int, n: int, k: int) -> int:
     return 2 * m * n * k
 
 
-def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
+def forward_flops(shape: ModelShape, batch: int, seq: int, document: int | None = None) -> dict[str, int]:
     """FLOPs of one forward pass over ``batch`` samples of ``seq`` tokens, by term, summed over the layers.
+
+    Of packed documents, tokens attend to their own: ``document`` is the tokens of the one that a token is in, on average.
 
     Terms: query, key and value projection (with MLA latent projection, and key and value projection), adapters,
     attention scores, attention over values, output projection, router (with experts), mlp (of the experts
@@ -61,7 +63,7 @@ def forward_flops(shape: ModelShape, batch: int, seq: int) -> dict[str, int]:
     tokens = check_int("batch", batch, ConfigError) * check_int("seq", seq, ConfigError)
     terms: dict[str, int] = {}
     for kind, blocks in shape.blocks().items():
-        for name, flops in block_flops(shape, kind, tokens, seq).items():
+        for name, flops in block_flops(shape, kind, tokens, min(document or seq, seq)).items():
             terms[name] = terms.get(name, 0) + blocks * flops
     terms["head"] = matmul_flops(tokens, shape.vocab, shape.hidden)
     return terms
@@ -123,22 +125,24 @@ class StepFlops:
 
 
 def step_flops(
-    shape: ModelShape, batch: int, seq: int, recompute: str = "none", stages: Sequence[range] | None = None
-) -> StepFlops:
+    shape: ModelShape, batch: int, seq: int, recompute: str = "none", stages: Sequence[range] | None = None,
+    document: int | None = None,
+) -> StepFlops:  # fmt: skip
     """FLOPs of a forward and backward pass over ``batch`` samples of ``seq`` tokens.
 
     The backward pass multiplies twice for each multiplication of the forward pass: once for the gradient of the input,
     once for that of the weight, if it learns (of the other input, in attention). ``recompute="full"`` runs the
     blocks, not the head, forward once more; ``"selective"`` the attention core alone (Korthikanti et al. 2022, section
-    5); names those modules; with a number, of so many blocks of each of the ``stages``. Raises :class:`ConfigError` for
-    sizes below 1 and an unknown ``recompute``.
+    5); names those modules; with a number, of so many blocks of each of the ``stages``. ``document`` is as for
+    `forward_flops`. Raises :class:`ConfigError` for sizes below 1 and an unknown ``recompute``.
     """
-    terms, again = forward_flops(shape, batch, seq), recomputed(recompute)
+    terms, again = forward_flops(shape, batch, seq, document), recomputed(recompute)
     forward, both = sum(terms.values()), {"adapters", "states", *ATTENTION_CORE}
     parts = dict.fromkeys((_OTHERS, *PROJECTIONS.values()), "attention") | {"head": "head", "mlp": "mlp"}
     frozen = sum(terms[name] for name in terms.keys() - both if parts.get(name) not in shape.trained)
     twice = sum(
-        blocks * sum(block_flops(shape, kind, batch * seq, seq, kind.again(again)).values())
+        blocks
+        * sum(block_flops(shape, kind, batch * seq, min(document or seq, seq), kind.again(again)).values())
         for kind, blocks in shape.blocks(stages, blocks_again(recompute)).items()
     )
     return StepFlops(

@@ -24,8 +24,9 @@ class Job:
     ``recipe`` says in how many bytes things are kept and computed. ``attention`` is "sdpa" (flash kernels) or "reference"
     (scores in memory, where cp is 1), ``fused`` what runs as one kernel: all that the book has, or some of
     `fusion.FUSED`; ``keeps``, of `fusion.KEPT`, how its framework differs from the book's trainer. ``offload`` keeps
-    master weights and moments in CPU memory; ``optimizer`` is adamw or, for matrices of blocks, muon; ``device`` is the
-    kernels whose memory is counted. Recipe and fused operations may be names. Raises ConfigError for what is not known.
+    master weights and moments in CPU memory; ``optimizer`` is adamw or, for matrices of blocks, muon; of packed documents
+    ``document`` is the tokens of the one that a token is in, on average; ``device`` is the kernels whose memory is
+    counted. Recipe and fused operations may be names. Raises ConfigError for what is not known.
     """
 
     shape: ModelShape
@@ -37,6 +38,7 @@ class Job:
     keeps: frozenset[str] = field(default=frozenset(), kw_only=True)
     offload: bool = field(default=False, kw_only=True)
     optimizer: str = field(default="adamw", kw_only=True, metadata={"choices": OPTIMIZERS})
+    document: int | None = field(default=None, kw_only=True)
     device: str = field(default="cuda", kw_only=True, metadata={"choices": ("cuda", "cpu")})
 
     def __post_init__(self) -> None:
@@ -61,6 +63,11 @@ class Job:
     def padded(self) -> int:
         """Tokens of a sample, once it can be sharded evenly."""
         return self.layout.padded(self.seq)
+
+    @property
+    def seen(self) -> int:
+        """Tokens that attention is computed over, for each of a sample, before the mask: of its document, or all."""
+        return min(self.document or self.padded, self.padded)
 
     @property
     def kinds(self) -> tuple[Kind, ...]:

@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 KEYS = (
     "model", "train", "cluster", "gpus", "layout", "micro_batch", "global_batch", "seq", "precision", "attention",
     "fused", "overlap", "calibration", "stage_layers", "context", "imbalance", "reserve", "limit", "optimizer", "muon",
+    "document",
 )  # fmt: skip
 NEEDED = ("model", "cluster", "layout")
 #: Precisions by the names that people use.
@@ -58,6 +59,7 @@ def job_of_run(shape: ModelShape, config: TrainConfig, device: str) -> Job:
         fused=load_fused(config.kernels == "fused"),
         offload=config.offload,
         optimizer=config.optimizer,
+        document=config.seq if config.documents == "packed" else None,
         device=device,
     )
 
@@ -124,6 +126,7 @@ def planned_job(job: Mapping[str, Any]) -> Job:
         attention="reference" if attention == "reference" else "sdpa",
         fused=frozenset(FUSED if fused else ()),
         optimizer=str(job.get("optimizer", "adamw")),
+        document=job.get("document"),
     )
 
 

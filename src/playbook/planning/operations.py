@@ -197,8 +197,9 @@ def _core(made: _Made, sizes: Sizes, row: Core, heads: int, d: int, e: int) -> N
     tokens, keys = sizes.tokens, sizes.job.padded
     if sizes.job.attention == "sdpa" or sizes.layout.cp > 1:
         cp = sizes.layout.cp if sizes.layout.context == "ring" else 1
+        keys = sizes.job.seen
         flops = heads * tokens * row.pairs(keys) * (d + e)  # 2 of 2·tokens·keys·d each, half of it masked
-        forward = Operation("attention", "attention", tokens, keys // cp, d, heads, flops, kernels=cp)
+        forward = Operation("attention", "attention", tokens, max(1, keys // cp), d, heads, flops, kernels=cp)
         made.forward.append(forward)
         made.core.append(forward)
         made.inputs.append(forward._replace(name="attention, backward", flops=2.5 * flops))

@@ -68,8 +68,11 @@ class RunSizes(OfJob):
 
     @cached_property
     def attention(self) -> str:
-        """Attention over several ranks goes block by block: it has no matrix of scores to write."""
+        """Attention over several ranks goes block by block: it has no matrix of scores to write. What swaps heads for
+        tokens gives "swapped": the core keeps its output before that message, the projection its input after it."""
         job, drawn = self.job, self.shape.dropout and self.job.device == "cpu"
+        if self.layout.cp > 1 and self.layout.context == "ulysses":
+            return "swapped"
         return "reference" if self.layout.cp == 1 and (job.attention == "reference" or drawn) else "sdpa"
 
     @cached_property
@@ -91,11 +94,7 @@ class RunSizes(OfJob):
         if self.every_second(again):
             return second_products(self.shape, self.make_of(kind), kind)
         given: dict[str, Any] = {"attention": self.attention, "kind": kind, "fused": self.fused}
-        terms = block_terms(self.shape, self.make_of(kind), recompute=recompute, **given)
-        swapped = self.layout.cp > 1 and self.layout.context == "ulysses"
-        if swapped and "attention-output" in self.job.keeps and not again & {"full", "core_attn"}:
-            terms.append(self.make("attention", "attention output, before its message", "b*s*a*e*c//t"))
-        return terms
+        return block_terms(self.shape, self.make_of(kind), recompute=recompute, **given)
 
     def every_second(self, again: Set[str]) -> bool:
         """Whether selective recomputation computes every second product of a block ``again``, not attention alone."""

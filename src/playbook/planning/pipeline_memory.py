@@ -55,6 +55,7 @@ class StageTerms:
     def of(cls, run: RunSizes) -> StageTerms:
         shape, make, layout = run.shape, run.make, run.layout
         loss, learns = run.fused_loss, "head" in shape.trained
+        packed = bool(run.job.document) * (layout.grad_acc if layout.pp > 1 else 1)
         return cls(
             run,
             {kind: tuple(run.saved(kind, layout.recompute)) for kind in run.job.kinds},
@@ -62,7 +63,7 @@ class StageTerms:
             tuple(embedding_terms(shape, make)),
             tuple(head_terms(make, layout.tp, loss, learns)),
             tuple(deferred_head(make, loss, learns)),
-            tuple(angle_terms(shape, make, layout.cp)),
+            tuple(angle_terms(shape, make, layout.cp, packed)),
         )
 
     @property

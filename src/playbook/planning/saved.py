@@ -30,15 +30,16 @@ def block_terms(
 ) -> list[Term]:
     """The tensors that one block keeps for one micro-batch.
 
-    ``attention`` is "sdpa" (a flash kernel: no s × S matrix) or "reference"; ``kind`` says what stands for its MLP,
-    ``fused`` what runs as one kernel (`fusion.FUSED`). What is recomputed keeps its input and nothing else.
+    ``attention`` is "sdpa" (a flash kernel: no s × S matrix), "swapped" (that, by Ulysses) or "reference"; ``kind`` says
+    what stands for its MLP, ``fused`` what runs as one kernel (`fusion.FUSED`). What is recomputed keeps its input and
+    nothing else.
     """
     again = kind.again(recomputed(recompute))
     if "full" in again:
         return [make("norms", "block input", "b*s*h*x//r")]
     terms = [*_kept(shape, make, again, attention, kind, fused), *_adapters(shape, make, kind, again)]
     gone = {name for module in again for name in _DISCARDED.get(module, ())}
-    gone |= {*_unread(shape, attention == "sdpa" and "core_attn" not in again, "mlp" in again)}
+    gone |= {*_unread(shape, attention != "reference" and "core_attn" not in again, "mlp" in again)}
     return [t for t in terms if (t.part, t.name.removeprefix("scales of ")) not in gone]
 
 
@@ -118,11 +119,13 @@ def embedding_terms(shape: ModelShape, make: Make) -> list[Term]:
     return [make("embedding", "dropout mask", "b*s*h//r")] if mask else []
 
 
-def angle_terms(shape: ModelShape, make: Make, cp: int) -> list[Term]:
-    """The rotary angles of a rank's own tokens, picked from the table of all: without cp they are a part of it."""
-    if cp == 1 or shape.positions != "rotary":
+def angle_terms(shape: ModelShape, make: Make, cp: int, packed: int = 0) -> list[Term]:
+    """The rotary angles of a rank's own tokens, picked from the table of all: without cp they are a part of it, unless
+    documents are packed: then each token of so many micro-batches, those that are there at a time, has its own."""
+    if (cp == 1 and not packed) or shape.positions != "rotary":
         return []
-    return [make("positions", "cosines and sines of own tokens (fp32)", f"2*s*{'p' if shape.mla else 'd'}*4")]
+    tokens, dims = f"{packed}*b*s" if packed else "s", "p" if shape.mla else "d"
+    return [make("positions", "cosines and sines of own tokens (fp32)", f"2*{tokens}*{dims}*4")]
 
 
 def head_terms(make: Make, tp: int = 1, loss: str = "", learns: bool = True) -> list[Term]:
@@ -240,7 +243,7 @@ def _projections(shape: ModelShape, make: Make) -> list[Term]:
 def _core(shape: ModelShape, make: Make, again: bool, attention: str, padded: bool) -> list[Term]:
     """Queries, keys, values and, unless they are computed ``again`` or never written, the matrices of s × S scores."""
     reference = attention == "reference" and not again
-    padded = padded and shape.v_dim < shape.qk_dim and attention == "sdpa" and not again
+    padded = padded and shape.v_dim < shape.qk_dim and attention != "reference" and not again
     terms = [
         make("attention", "queries", "b*s*a*d*c//t"),
         make("attention", "keys", "b*s*g*d*c//t"),
@@ -255,7 +258,7 @@ def _core(shape: ModelShape, make: Make, again: bool, attention: str, padded: bo
     if again:
         return terms
     if not reference:
-        if _quantised(make) and not padded:  # else it is the projection's input
+        if (_quantised(make) or attention == "swapped") and not padded:  # else it is the projection's input
             terms.append(make("attention", "attention output", "b*s*a*e*c//t"))
         return [*terms, make("attention", "log-sum-exp of the scores", "b*s*a*4//t")]
     terms += [make("scores", "softmax output", "b*a*s*S*c//t")]

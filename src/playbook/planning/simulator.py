@@ -210,7 +210,7 @@ class Run(OfJob):
     def flops(self) -> StepFlops:
         layout, shape = self.layout, self.shape
         cut = split(shape.layers, self.times.depth, layout.stage_layers)
-        return step_flops(shape, layout.global_batch, self.seq, layout.recompute, cut)
+        return step_flops(shape, layout.global_batch, self.seq, layout.recompute, cut, self.job.document)
 
     @cached_property
     def device(self) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -9,6 +10,8 @@ from playbook.block import DENSE, PARTS, Kind, Linear, Norm, evaluate, learns, l
 from playbook.layout import Layout
 from playbook.layout.flat import Bucket, FlatVector, Slot
 from playbook.shapes import ModelShape
+
+Sizes = tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -179,3 +182,25 @@ def crossings(
     into = {row.input: row.columns for row in rows if row.cut == "column"}
     out = [row.rows for row in rows if row.cut == "row"]
     return [evaluate(width, values) for width in into.values()], [evaluate(width, values) for width in out]
+
+
+def stretches(shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    """Offsets and sizes of the boxes that the elements ``start:stop`` of a tensor are, in their order."""
+    if start >= stop:
+        return
+    if len(shape) < 2:
+        yield (start,)[: len(shape)], (stop - start,)[: len(shape)]
+        return
+    row = math.prod(rest := shape[1:])
+    first, last = -(-start // row), stop // row  # the whole rows
+    if first > last:
+        yield from _in_row(last, rest, start - last * row, stop - last * row)
+        return
+    yield from _in_row(first - 1, rest, start - (first - 1) * row, row)
+    if first < last:
+        yield (first, *(0 for _ in rest)), (last - first, *rest)
+    yield from _in_row(last, rest, 0, stop - last * row)
+
+
+def _in_row(row: int, shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
+    return (((row, *offsets), (1, *sizes)) for offsets, sizes in stretches(shape, start, stop))

@@ -3,12 +3,57 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Mapping
+from typing import Any
 
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import OPS, Action, Schedule
 from playbook.schedules.kept import kept
 from playbook.schedules.timeline import PerStage
 from playbook.schedules.walk import walk
+
+
+def schedule_of(data: Any) -> Schedule:
+    """A schedule from what ``to_json`` gives, or a reader's own. Raises ScheduleError for what it cannot read."""
+    try:
+        if not isinstance(data, Mapping):
+            raise ValueError("the whole is no object")
+        ranks = tuple(
+            tuple(Action(str(a["op"]), _whole(a, "stage"), _whole(a, "microbatch")) for a in rank)
+            for rank in data["ranks"]
+        )
+        count = sum(map(len, ranks))
+        depth = 1 + max((a.stage for rank in ranks for a in rank), default=0)
+        microbatches = 1 + max((a.microbatch for rank in ranks for a in rank), default=0)
+        if max(depth, microbatches) > max(count, 1):
+            raise ValueError(
+                f"stages to {depth - 1} and micro-batches to {microbatches - 1}, but only {count} actions: both "
+                "count from 0, and each needs actions of its own"
+            )
+        homes = {a.stage: r for r in reversed(range(len(ranks))) for a in ranks[r]}
+        placement = data.get("placement") or [[homes.get(s, 0) for s in range(depth)]]
+        return Schedule(
+            str(data.get("name", "custom")),
+            min(_whole(data, "microbatches", microbatches), count + 1),
+            tuple(tuple(map(int, direction)) for direction in placement),
+            ranks,
+            tuple(map(int, data.get("directions", ()))),
+            frozenset((int(r), int(i)) for r, i in data.get("overlapped", ())),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
+        what = f"no {error}" if isinstance(error, KeyError) else str(error)
+        raise ScheduleError(
+            'a schedule is {"ranks": [[{"op": "F", "stage": 0, "microbatch": 0}, …], …]} with '
+            f"op one of {', '.join(OPS)}; in this one: {what}"
+        ) from error
+
+
+def _whole(data: Mapping[str, Any], key: str, default: int | None = None) -> int:
+    """A whole number from 0 on."""
+    value = data[key] if default is None else data.get(key, default)
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise ValueError(f"{key} is {value!r}, but must be a whole number from 0 on")
+    return value
 
 
 def check(schedule: Schedule, each_pass: bool = False) -> None:

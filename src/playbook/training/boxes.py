@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from playbook.parallel.placement import Placement
-
-Sizes = tuple[int, ...]
+from playbook.planning.weights import Sizes, stretches
 
 
 @dataclass(frozen=True)
@@ -55,30 +54,6 @@ def boxes(placement: Placement, shape: Sequence[int], start: int, stop: int) -> 
         sizes = tuple(min(n, max(0, m - a)) for n, m, a in zip(padded, inside, at, strict=True))
         if all(sizes):
             yield Box(offsets, sizes, _flat(at, shape) - start, padded)
-
-
-def stretches(shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    """Offsets and sizes of the boxes that the elements ``start:stop`` of a tensor are, in their order."""
-    if start >= stop:
-        return
-    if len(shape) < 2:
-        yield (start,)[: len(shape)], (stop - start,)[: len(shape)]
-        return
-    rest = shape[1:]
-    row = math.prod(rest)
-    first, last = -(-start // row), stop // row  # the whole rows
-    if first > last:
-        yield from _in_row(last, rest, start - last * row, stop - last * row)
-        return
-    yield from _in_row(first - 1, rest, start - (first - 1) * row, row)
-    if first < last:
-        yield (first, *(0 for _ in rest)), (last - first, *rest)
-    yield from _in_row(last, rest, 0, stop - last * row)
-
-
-def _in_row(row: int, shape: Sizes, start: int, stop: int) -> Iterator[tuple[Sizes, Sizes]]:
-    for offsets, sizes in stretches(shape, start, stop):
-        yield (row, *offsets), (1, *sizes)
 
 
 def _flat(at: Sizes, shape: Sequence[int]) -> int:

@@ -35,7 +35,7 @@ MANIFEST = "manifest.json"
 #: Fields of a shape and of its experts that change how a model trains, and nothing of what it computes after that.
 TRAINING = ("train", "dropout", "balance_loss", "balance_over", "z_loss", "bias_rate")
 #: Fields of a configuration that a resumed run must have in common with the one that saved: its batches depend on them.
-SAME = ("seed", "global_batch", "seq")
+SAME = ("seed", "global_batch", "seq", "documents")
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,10 @@ def check_fit(shape: ModelShape, corpus: Corpus, config: TrainConfig) -> None:
     for field, value in (("kernels", "fused"), ("fp8", config.fp8)) if shape.train != "full" else ():
         if value and getattr(config, field) == value:
             raise ConfigError(f"{field} is {value}, but train={shape.train} goes without: leave it out")
+    if config.documents == "packed" and shape.dropout:
+        raise ConfigError(
+            f"documents are packed, but {name} has dropout={shape.dropout}: make one of them joined or 0"
+        )
     if config.fp8 and (recipe := load_fp8(config.fp8)).dtype == "fp4":
         lab("fp4", "check")(shape, config.layout, config.seq, recipe)
     if config.seq > shape.max_seq:

@@ -11,6 +11,7 @@ from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout, recomputed
 from playbook.layout.fields import MASTERS, MOMENTS, OPTIMIZERS
 from playbook.layout.stages import check_microbatches
+from playbook.layout.tokens import OF_DOCUMENTS
 from playbook.precision.recipes import load_fp8
 from playbook.registry import lab
 from playbook.training.loss_scale import DYNAMIC, check_scale
@@ -18,6 +19,7 @@ from playbook.training.loss_scale import DYNAMIC, check_scale
 DTYPES = ("float32", "bfloat16", "float16")
 ATTENTION = ("sdpa", "reference")
 KERNELS = ("torch", "fused")
+DOCUMENTS = ("joined", "packed")
 #: The largest number of steps, samples or tokens.
 MOST = 2**31 - 1
 
@@ -37,6 +39,9 @@ class TrainConfig:
     global_batch: int = told(16, "samples per optimizer step", most=MOST)
     micro_batch: int | None = told(None, "samples per pass (default: a rank's; in a pipeline 1)", most=MOST)
     seq: int = told(256, "tokens per sample", most=MOST)
+    documents: str = told(
+        "joined", "windows of one long text, or its documents packed into rows", choices=DOCUMENTS
+    )
     lr: float = told(1e-3, "peak learning rate", least=0)
     min_lr: float | None = told(None, "learning rate at the end (default: a tenth of the peak)", least=0)
     warmup: int | None = told(None, "warm-up steps (default: a twentieth of the steps)", least=0, most=MOST)
@@ -142,7 +147,7 @@ class TrainConfig:
             )
 
     def _check_precision(self) -> None:
-        if self.optimizer == "muon" or self.muon_lr is not None:
+        if self.optimizer == "muon" or self.muon_lr is not None or self.layout.muon != Layout.muon:
             lab("muon", "check")(self)
         if self.masters != "fp32" and self.weights == "float32":
             raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")
@@ -151,6 +156,8 @@ class TrainConfig:
                 f"weights are {self.weights}, so dtype must be {self.weights}, too, not {self.dtype}"
             )
         self._check_loss_scale()
+        if self.documents == "packed" or self.layout.placement in OF_DOCUMENTS:
+            lab("documents", "check")(self)
         if self.layout.method:
             self.layout.method.check_run(self)
         if self.fp8:

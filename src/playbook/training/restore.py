@@ -188,10 +188,11 @@ def check(trainer: Trainer, manifest: Mapping[str, Any], path: Path) -> None:
     if (theirs := manifest["config"].get("optimizer", "adamw")) != own:
         raise CheckpointError(f"checkpoint {str(path)!r} has states of {theirs}, but optimizer is {own}")
     for field in SAME:
-        if (own := getattr(trainer.config, field)) != manifest["config"][field]:
+        own, theirs = getattr(trainer.config, field), manifest["config"].get(field, "joined")
+        if own != theirs:
             raise CheckpointError(
-                f"checkpoint {str(path)!r} was made with {field}={manifest['config'][field]!r}, but this run has "
-                f"{field}={own!r}: its steps would have other batches"
+                f"checkpoint {str(path)!r} was made with {field}={theirs!r}, but this run has {field}={own!r}: its steps "
+                "would have other batches"
             )
     if manifest["corpus"] != identity(trainer):
         raise CheckpointError(

@@ -118,7 +118,7 @@ class Trainer:
         scale = self.loss_scale.value if self.loss_scale else 1.0
         with self.around(step):
             self.engine.zero_grad()
-            given = inputs, targets, config.micro, positions
+            given = inputs, targets, len(inputs) // config.grad_acc, positions
             loss = self.engine.accumulate(*given, dtype=getattr(torch, config.autocast), loss_scale=scale)
             with record_function("optimizer"):
                 norm, updated = self._clip_and_update(loss, scale)
@@ -172,12 +172,15 @@ class Trainer:
                 bar.update()
                 yield result
 
-    def _batch(self, step: int) -> tuple[Tensor, Tensor, Tensor | None]:
+    def _batch(self, step: int) -> tuple[Tensor, Tensor, Any]:
         """This rank's samples, and of these its tokens."""
-        batch = self.batches.batch(step + self.skipped, *self.replica)
+        lengths: list[Any]
+        inputs, targets, *lengths = self.batches.batch(step + self.skipped, *self.replica)
         if self.device.type == "cuda":  # from pinned memory the host need not wait for the copy
-            batch = batch[0].pin_memory(), batch[1].pin_memory()
-        inputs, targets = (t.to(self.device, non_blocking=True) for t in batch)
+            inputs, targets = inputs.pin_memory(), targets.pin_memory()
+        inputs, targets = (t.to(self.device, non_blocking=True) for t in (inputs, targets))
+        if lengths:  # of packed documents
+            return lab("documents", "own")(inputs, targets, *lengths, self.config.micro, self.mesh)
         if self.mesh is None:
             return inputs, targets, None
         return own_tokens(inputs, targets, self.mesh, self.config.layout.token_placement)
@@ -248,7 +251,8 @@ def make_trainer(shape: Any, corpus: Corpus, config: TrainConfig, mesh: Mesh | N
         compile_blocks(model)
     if config.fp8:
         lab("fp8", "layers")(model, config.fp8, seed=config.seed)
-    batches = TokenBatches(corpus, config.global_batch, config.seq, config.seed)
+    make = lab("documents", "batches") if config.documents == "packed" else TokenBatches
+    batches = make(corpus, config.global_batch, config.seq, config.seed)
     return Trainer(model, batches, config, mesh)
 
 

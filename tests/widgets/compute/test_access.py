@@ -14,7 +14,7 @@ from playbook_widgets.compute.access_setting import CHOICES, DEFAULTS, LIMITS, S
 from playbook_widgets.memory_access import EXAMPLES
 
 from playbook.errors import ConfigError
-from playbook.kernels.compiled import SHARED as OF_A_BLOCK
+from playbook_book.kernels.compiled import SHARED as OF_A_BLOCK
 from playbook_book.ladder import count_product
 
 NAMED = {name: inputs for name, inputs, _ in EXAMPLES}

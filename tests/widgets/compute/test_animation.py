@@ -9,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from playbook_widgets.compute.animation import BYTES, DEFAULTS, NETWORKS, RANKS, compute, read, read_bytes
 
-from playbook.collectives.plans import ALGORITHMS, DEFAULT, plan
 from playbook.errors import ConfigError
 from playbook.planning.communication import bus_bandwidth
 from playbook_book.collective_costs import seconds, simulate
+from playbook_book.collectives.plans import ALGORITHMS, DEFAULT, plan
 from playbook_book.replay import end, replay
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]

@@ -3,8 +3,8 @@
 import pytest
 from playbook_widgets.compute.volumes import busiest_rank_sends
 
-from playbook.collectives.plans import ALGORITHMS, plan
-from playbook.collectives.plans.catalogue import ROOTED
+from playbook_book.collectives.plans import ALGORITHMS, plan
+from playbook_book.collectives.plans.catalogue import ROOTED
 
 ALL = [(collective, name) for collective, algorithms in ALGORITHMS.items() for name in algorithms]
 #: Where some ranks are folded away, what the others send follows no simple formula.

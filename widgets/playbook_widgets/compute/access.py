@@ -1,6 +1,6 @@
 """The memory access widget: one pure function from what a reader sets to what a block's warps ask of memory.
 
-``compute`` runs in a kernel and, as the same file, in the reader's browser. ``kernels.warps`` counts: sectors of global
+``compute`` runs in a kernel and, as the same file, in the reader's browser. ``warps.py`` counts: sectors of global
 memory, passes of shared memory's banks. Standard library only.
 """
 
@@ -10,7 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from playbook.kernels.warps import BANKS, SECTOR, WARP, Dim, Step, banks, count, passes, touched
+from playbook_book.kernels.warps import BANKS, SECTOR, WARP, Dim, Step, banks, count, passes, touched
 from playbook_widgets.compute.access_setting import DEFAULTS, LINE, AccessSetting, read
 from playbook_widgets.compute.access_words import answer, cuda, python
 from playbook_widgets.compute.refusals import answered

@@ -13,7 +13,7 @@ from typing import Any
 
 from playbook._checks import typed_int, unknown
 from playbook.errors import ConfigError
-from playbook.kernels.warps import BANKS, WARP, WORD, Dim, Kernel, Step, Thread, load, shared, store
+from playbook_book.kernels.warps import BANKS, WARP, WORD, Dim, Kernel, Step, Thread, load, shared, store
 
 #: What a control shows when nothing is set: neighbouring threads read neighbouring floats.
 DEFAULTS: dict[str, Any] = {

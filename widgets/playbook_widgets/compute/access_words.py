@@ -10,7 +10,7 @@ from itertools import pairwise
 from math import gcd
 from typing import Any
 
-from playbook.kernels.warps import BANKS, SECTOR, WORD
+from playbook_book.kernels.warps import BANKS, SECTOR, WORD
 from playbook_widgets.compute.access_setting import LINE, AccessSetting
 
 #: CUDA's names of elements of a size, and of what a thread takes at once.
@@ -215,7 +215,7 @@ def python(setting: AccessSetting, warp: int) -> str:
     at = f"({index(setting)}) // {setting.vector}" if setting.vector > 1 else index(setting)
     result = 'counted.sum("passes", "shared")' if take == "shared" else "counted.sectors, counted.efficiency"
     return "\n".join([
-        f"from playbook.kernels.warps import Dim, count, {take}",
+        f"from playbook_book.kernels.warps import Dim, count, {take}",
         "",
         "def kernel(t):",
         f"    row, column = {row}, {column}",

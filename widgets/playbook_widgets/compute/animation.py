@@ -17,14 +17,16 @@ from functools import lru_cache
 from typing import Any
 
 from playbook._checks import check_int, typed_int, unknown
-from playbook.collectives.closed_forms import closed_form
-from playbook.collectives.links import AlphaBeta, Network
-from playbook.collectives.plans import ALGORITHMS, DEFAULT, CollectiveError, Message, Plan, plan
-from playbook.collectives.plans.catalogue import ROOTED
+from playbook.collectives import CollectiveError
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS, load
 from playbook.planning.communication import bus_bandwidth
 from playbook_book.collective_costs import Flight, MessageTimeline, simulate
+from playbook_book.collectives.closed_forms import closed_form
+from playbook_book.collectives.network import Network
+from playbook_book.collectives.plans import ALGORITHMS, DEFAULT, Message, Plan, plan
+from playbook_book.collectives.plans.catalogue import ROOTED
 from playbook_book.replay import Held, end, replay
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.volumes import busiest_rank_sends

@@ -9,7 +9,7 @@ from typing import Any
 from playbook.errors import ScheduleError
 from playbook.schedules.actions import Action, Schedule
 from playbook.schedules.timeline import Slot, Timeline, Times
-from playbook.schedules.validate import validate
+from playbook.schedules.validate import schedule_of, validate
 
 
 def has_times(data: Mapping[str, Any]) -> bool:
@@ -34,7 +34,7 @@ def read_trace(data: Mapping[str, Any]) -> tuple[Timeline, str]:
             'trace is {"ranks": [[{"op": "F", "stage": 0, "microbatch": 0, "start": 0.0, "end": 1.0}, …], …]}; '
             f"this one has {error!r}"
         ) from error
-    schedule = Schedule.from_json(data)
+    schedule = schedule_of(data)
     validate(schedule)
     first = min((start for rank in starts for start, _ in rank), default=0.0)
     ends = {}

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from typing import Any
 
 from playbook._checks import check_positive, typed_int, unknown
-from playbook.collectives.links import AlphaBeta, Network
+from playbook.collectives.links import AlphaBeta
 from playbook.errors import ConfigError, PlaybookError
 from playbook.hardware import load
 from playbook.layout import Layout
 from playbook.layout.fields import CONTEXT
 from playbook.layout.tokens import PLACEMENT, TokenRanges, placement_of
 from playbook.shapes import PRESETS, ModelShape
+from playbook_book.collectives.network import Network
 from playbook_widgets.compute.refusals import answered
 from playbook_widgets.compute.ring_steps import RingSetting, Step, steps_of
 from playbook_widgets.compute.ring_words import answer, sent_formula

@@ -13,7 +13,7 @@ from playbook.errors import ScheduleError
 from playbook.schedules.actions import Schedule
 from playbook.schedules.catalogue import NAMES
 from playbook.schedules.timeline import Timeline, simulate
-from playbook.schedules.validate import validate
+from playbook.schedules.validate import schedule_of, validate
 from playbook_widgets.compute.building import Board
 from playbook_widgets.compute.pipeline_runs import has_times, measured_times, read_trace
 from playbook_widgets.compute.recognise import recognise
@@ -59,7 +59,7 @@ def _brought(setting: ScheduleSetting, inputs: Mapping[str, Any]) -> dict[str, A
     if not isinstance(data, Mapping):
         raise ScheduleError("trace must be the JSON object of a run or of playbook schedule --json")
     if not has_times(data):
-        schedule = Schedule.from_json(data)
+        schedule = schedule_of(data)
         validate(schedule)
         times = of_stages(setting.times, len(schedule.ranks), schedule.depth)
         setting = _of(setting, schedule, setting.unit)

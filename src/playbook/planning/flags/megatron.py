@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
@@ -75,6 +76,8 @@ def _model(shape: ModelShape, seq: int) -> Iterator[str]:
     yield f"--position-embedding-type {kind} --max-position-embeddings {longest}"
     if shape.positions == "rotary":
         yield f"--rotary-base {shape.rope_theta:.0f}"
+        if factor := _stretched(shape):
+            yield f"--use-rope-scaling --rope-scaling-factor {factor:g}"
     if not shape.tied:
         yield "--untie-embeddings-and-output-weights"
     yield f"--attention-dropout {shape.dropout:g} --hidden-dropout {shape.dropout:g}"
@@ -237,9 +240,17 @@ def _data(run: Run) -> Iterator[str]:
     yield "--train-iters 20 --eval-iters 0 --lr 1e-4  # yours: data, tokenizer, schedule"
 
 
+def _stretched(shape: ModelShape) -> float:
+    """The factor of Llama 3.1's scaling of rotary angles, whose lengths are fixed there; 0 where it is another."""
+    known = re.fullmatch(r"llama3:factor=([\d.]+),original=8192", shape.rope_scaling)
+    return float(known[1]) if known else 0.0
+
+
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
     yield from rarely_said(run)
+    if shape.rope_scaling and not _stretched(shape):
+        yield f"rope_scaling={shape.rope_scaling}: rotary angles are plain"
     if run.shape.planned:
         yield run.shape.planned
     if run.shape.norms != "before":

@@ -183,6 +183,9 @@ def _shape(run: Pasted, flags: Flags) -> ModelShape | None:
         "positions": positions,
         "max_seq": flags.number("max-position-embeddings", run.seq or 1024),
         "rope_theta": flags.number("rotary-base", 10000.0, float),
+        "rope_scaling": f"llama3:factor={flags.number('rope-scaling-factor', 8.0, float):g},original=8192"
+        if flags.on("use-rope-scaling")
+        else "",
         "bias": bias,
         "qkv_bias": True if flags.on("add-qkv-bias") and not bias else None,
         "qk_norm": heads_norm and not latent,

@@ -29,6 +29,8 @@ def rarely_said(run: Run) -> Iterator[str]:
     shape, others = run.shape, "unless a script of yours has"
     if run.job.optimizer == "muon":
         yield f"optimizer=muon: matrices are updated by AdamW, {others} torch.optim.Muon, or its own, for them"
+    if run.job.document:
+        yield f"packed documents: attention goes across them, {others} their lengths (cu_seqlens) for the kernels"
     if shape.lora:
         how = f"r={shape.lora}, lora_alpha={2 * shape.lora}, target_modules='all-linear'"
         yield f"train={shape.train}: all weights learn, {others} peft.LoraConfig({how})"
@@ -53,6 +55,7 @@ def lines(run: Run) -> Iterator[str]:
         said.pop("weights", None)
     words += [word for key, value in said.items() for word in (f"--{key}", value)]
     words += ["--fp8", fp8] if fp8 else []
+    words += ["--documents", "packed"] if run.job.document else []
     words += ["--optimizer", "muon", "--muon", layout.muon] if run.job.optimizer == "muon" else []
     runs = recipe_of_run(**said, fp8=fp8)
     if runs.states != run.recipe.states:

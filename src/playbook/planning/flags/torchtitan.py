@@ -141,6 +141,8 @@ def _unsaid(run: Run) -> Iterator[str]:
     yield from rarely_said(run)
     if run.shape.planned:
         yield run.shape.planned
+    if run.shape.rope_scaling:
+        yield f"rope_scaling={run.shape.rope_scaling}: it is set in Python, with the model"
     if run.shape.windows:
         yield f"windows of {run.shape.windows} tokens: all keys are seen"
     if run.shape.name not in MODELS:
