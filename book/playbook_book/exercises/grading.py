@@ -47,6 +47,7 @@ CHAPTERS = (
     "flash-attention",
     "mixed-precision",
     "fp8",
+    "four-bits",
 )
 
 
