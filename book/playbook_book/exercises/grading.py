@@ -30,6 +30,7 @@ CHAPTERS = (
     "tensor",
     "sequence",
     "context",
+    "packed-documents",
     "pipeline",
     "zero-bubble",
     "expert",

@@ -33,7 +33,7 @@ def mask_by_rank(placements: Mapping[str, TokenRanges]) -> Figure:
             axes.set_title(title)
             axes.set(xlabel="position of the key", aspect="equal")
         panels[0, 0].set_ylabel("position of the query")
-        _rank_legend(figure, next(iter(placements.values())).ranks)
+        rank_legend(figure, next(iter(placements.values())).ranks)
     return figure
 
 
@@ -64,7 +64,7 @@ def _mask(axes: Any, ranges: TokenRanges) -> None:
     axes.grid(False)
 
 
-def _rank_legend(figure: Any, ranks: int, *more: Any) -> None:
+def rank_legend(figure: Any, ranks: int, *more: Any) -> None:
     from matplotlib.patches import Patch
 
     patches = [Patch(facecolor=CYCLE[rank], label=f"rank {rank}") for rank in range(ranks)]
@@ -88,7 +88,7 @@ def lockstep(placements: Mapping[str, TokenRanges]) -> Figure:
         for axes, (title, ranges) in zip(column[:, 0], placements.items(), strict=True):
             _steps(axes, title, ranges)
         count_axis(column[-1, 0].xaxis, "time, as pairs of a query and a key")
-        _rank_legend(
+        rank_legend(
             figure,
             next(iter(placements.values())).ranks,
             Patch(facecolor=(PALETTE["idle"], 0.25), label="waiting"),
