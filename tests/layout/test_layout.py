@@ -204,6 +204,7 @@ def test_sizes_of_a_step():
         ("tiny", "", {"seq": 0}, "seq must be at least 1, got 0"),
         ("gpt2", "", {"seq": 2048}, "seq must be at most the model's 1024 learned positions, got 2048"),
         ("tiny", "dp=2,ep=2", {}, "ep must be 1 for a model without experts, got 2"),
+        ("tiny", "tp=2,sp,etp=1", {}, "etp must be left out for a model without experts, got 1"),
         ("mixtral-8x7b", "dp=3,ep=3", {}, "ep must divide moe.experts = 8 (1, 2, 4, 8), got 3"),
         (
             "tiny",

@@ -289,6 +289,7 @@ def test_every_part_comes_and_every_part_of_the_update_goes_back(way, data):
     ({"offload": True}, "offload is True, but optimizer is muon"),
     ({"moments": "bf16"}, "moments is bf16, but optimizer is muon"),
     ({"optimizer": "adamw", "muon_lr": 1e-3}, "muon_lr is 0.001, but"),
+    ({"optimizer": "adamw", "layout": Layout(muon="owner")}, "muon is owner, but optimizer is adamw"),
     ({"lr": 0.0, "muon_lr": 1e-3}, "muon_lr is 0.001, but"),
     ({"layout": Layout.parse("dp=2").replace(find_unused=True)}, "leave find_unused out"),
     ({"layout": Layout.parse("dp=2").replace(data_parallel="local:2")}, "leave data_parallel=local:2 out"),

@@ -48,6 +48,7 @@ CHAPTERS = (
     "flash-attention",
     "mixed-precision",
     "fp8",
+    "four-bits",
 )
 
 

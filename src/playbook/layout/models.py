@@ -41,6 +41,8 @@ def check_experts(shape: ModelShape, layout: Fields, seq: int | None = None) -> 
     if moe is None:
         if layout.ep > 1:
             raise LayoutError(f"ep must be 1 for a model without experts, got {layout.ep}")
+        if layout.etp:
+            raise LayoutError(f"etp must be left out for a model without experts, got {layout.etp}")
         return
     if layout.etp and (layout.ep == 1 or layout.schedule == "dualpipe"):
         raise LayoutError(

@@ -40,6 +40,10 @@ STEPS = 5
 def check(config: Any) -> None:
     """Raise ConfigError where a `TrainConfig` asks for Muon with what goes without it, or the other way round."""
     layout = config.layout
+    if config.optimizer != "muon" and config.muon_lr is None:
+        raise ConfigError(
+            f"muon is {layout.muon}, but optimizer is adamw: leave it out, or say optimizer=muon"
+        )
     if config.optimizer != "muon" or (config.muon_lr is not None and not config.lr):
         raise ConfigError(f"muon_lr is {config.muon_lr}, but needs optimizer=muon and an lr above 0")
     for field, usual in {"offload": False, "moments": "fp32"}.items():

@@ -147,7 +147,7 @@ class TrainConfig:
             )
 
     def _check_precision(self) -> None:
-        if self.optimizer == "muon" or self.muon_lr is not None:
+        if self.optimizer == "muon" or self.muon_lr is not None or self.layout.muon != Layout.muon:
             lab("muon", "check")(self)
         if self.masters != "fp32" and self.weights == "float32":
             raise ConfigError(f"masters are {self.masters}, but weights of float32 have none: leave it out")

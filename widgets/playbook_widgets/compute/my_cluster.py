@@ -256,7 +256,9 @@ def published(problem: Problem, calibration: str = "") -> dict[str, Any] | None:
         return sum(abs(math.log(size)) for size in sizes) + other
 
     row = min(
-        _published(problem.shape.replace(name="", max_seq=1), problem.cluster.accelerator.name),
+        _published(
+            problem.shape.replace(name="", max_seq=1, rope_scaling=""), problem.cluster.accelerator.name
+        ),
         key=like,
         default=None,
     )
@@ -280,7 +282,7 @@ def _published(shape: ModelShape, accelerator: str) -> list[Measured]:
         base = cluster if isinstance(cluster, str) else cluster["base"]
         return (
             base.partition("-")[0] == accelerator
-            and load(row.job["model"]).replace(name="", max_seq=1) == shape
+            and load(row.job["model"]).replace(name="", max_seq=1, rope_scaling="") == shape
         )
 
     return [row for table in TABLES.values() for row in table() if row.of == "step" and same(row)]

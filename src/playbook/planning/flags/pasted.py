@@ -106,7 +106,7 @@ class Pasted:
 
 def preset_of(shape: ModelShape) -> ModelShape:
     """The preset that has these sizes, or ``shape``: how long its samples may be is no size where positions turn."""
-    for same in ({}, {} if shape.positions == "learned" else {"max_seq": 1}):
+    for same in ({}, {} if shape.positions == "learned" else {"max_seq": 1, "rope_scaling": ""}):
         for preset in PRESETS.values():
             if preset.replace(name="", **same) == shape.replace(name="", **same):
                 return preset
