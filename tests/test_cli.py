@@ -271,7 +271,7 @@ BAD = {
         "make it contiguous",
     ),
     "way to reach other tokens": (["--context", "rings"], "one of ring, gather, ulysses"),
-    "placement": (["--placement", "stripes"], "unknown placement 'stripes'; known: contiguous, documents, greedy, zigzag"),
+    "placement": (["--placement", "stripes"], "known: contiguous, documents, greedy, zigzag"),
     "chunks of what is whole": (["--layout", "tp=2", "--tensor-overlap", "chunked"], "it needs sp"),
     "dropout over several ranks": (
         ["--model", '{"layers":1,"hidden":8,"heads":2,"vocab":256,"dropout":0.1}', "--layout", "cp=2"],
