@@ -87,6 +87,18 @@ def test_flash_attention_has_two_products_forward_and_five_backward():
         assert flops(o for o in some if o.kind == "attention") == count * product
 
 
+@pytest.mark.parametrize("spread", [Layout(), Layout(cp=4), Layout(cp=4, context="ulysses")])
+def test_packed_documents_attend_to_their_own(spread):
+    """Eight of 512 tokens as one of 4,096: each token sees an eighth of the keys, and all else is the same."""
+    whole = Job(load("llama3-8b"), spread, seq=4096)
+    packed = Job(load("llama3-8b"), spread, seq=4096, document=512)
+    for some in ("forward", "inputs"):
+        one, eight = (getattr(operations.block(Sizes(job), DENSE), some) for job in (whole, packed))
+        attention, less = (flops(o for o in all_ if o.kind == "attention") for all_ in (one, eight))
+        assert attention == 8 * less
+        assert flops(one) - attention == flops(eight) - less
+
+
 def test_a_norm_moves_twice_as_much_backward():
     """Forward its input and output; backward dy, x, dx and what came past the branch, of 2 bytes each."""
     shape, seq = load("llama3-8b"), 512

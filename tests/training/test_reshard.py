@@ -156,7 +156,7 @@ def test_any_two_options(ranks, world):
         (
             Case(shape_of(one), samples=(4 if one["pp"] > 1 else 1) * one["dp"]),
             layout_of(one),
-            BUCKETS if one["zero"] in (1, 2) else {},
+            {0: {}, 1: {**BUCKETS, "gather": "lazily"}, 2: BUCKETS, 3: {}}[one["zero"]],
             one["sampler"],
         )
         for one in some

@@ -170,7 +170,8 @@ def _work(axes: Any, documents: Documents) -> None:
     axes.bar(range(documents.ranks), over, 0.7, color=CYCLE[: documents.ranks])
     axes.axhline(1, color=INK, linewidth=0.8, linestyle=":")
     for rank, height in enumerate(over):
-        axes.text(rank, height, f"{height:.2f}", ha="center", va="bottom", fontsize=9)
+        above = max(height, 1.0) if height > 0.5 else height  # not on the line of the mean
+        axes.text(rank, above, f"{height:.2f}", ha="center", va="bottom", fontsize=9)
     axes.set(ylim=(0, 1.3 * max(over)), xticks=[], yticks=[0, 1])
     axes.set_ylabel("work", fontsize=9)
 

@@ -48,9 +48,10 @@ def learning(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Fig
     """To the left, the mean reward of each round; to the right, how far an importance ratio is from 1 at most. ``runs``
     maps a name to both. Zero stands at the foot of the right axis, which is logarithmic above."""
     import matplotlib.pyplot as plt
+    from matplotlib.ticker import MaxNLocator
 
     with plt.rc_context(rc_parameters()):
-        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 2.9))
+        figure, (left, right) = plt.subplots(1, 2, figsize=(WIDTH, 3.1), layout="constrained")
         for i, (name, (rewards, off)) in enumerate(runs.items()):
             rounds, hue = range(1, len(rewards) + 1), CYCLE[i]
             # Curves that agree lie on each other: the first shows beside the dashes of the second.
@@ -70,5 +71,6 @@ def learning(runs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Fig
         right.set_title("largest |ratio − 1|", fontsize=10)
         for axes in (left, right):
             count_axis(axes.xaxis, "round")
-        left.legend(fontsize=9, loc="lower right")
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        figure.legend(*left.get_legend_handles_labels(), fontsize=9, loc="outside lower center", ncols=3)
     return figure
