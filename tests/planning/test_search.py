@@ -238,17 +238,17 @@ def found_of(layout: str, **seconds: float) -> Found:
     [
         (
             {"compute": 13.0, "tp": 1.0, "bubble": 0.5},
-            "1.45 times as long as dp=8: +3 s of computation, +1 s of waiting for tensor-parallel messages, +0.5 s of "
+            "45.0% longer than dp=8: +3 s of computation, +1 s of waiting for tensor-parallel messages, +0.5 s of "
             "pipeline bubble. To draw level it would need computation of 8.5 s instead of 13 s.",
         ),
         (
             {"compute": 9.0, "tp": 0.5, "bubble": 2.0},
-            "1.15 times as long as dp=8: +2 s of pipeline bubble, +0.5 s of waiting for tensor-parallel messages; it "
+            "15.0% longer than dp=8: +2 s of pipeline bubble, +0.5 s of waiting for tensor-parallel messages; it "
             "saves 1 s of computation. To draw level it would need pipeline bubble of 0.5 s instead of 2 s.",
         ),
         (
             {"compute": 10.0, "tp": 2.0, "bubble": 1.0},
-            "1.30 times as long as dp=8: +2 s of waiting for tensor-parallel messages, +1 s of pipeline bubble. Without "
+            "30.0% longer than dp=8: +2 s of waiting for tensor-parallel messages, +1 s of pipeline bubble. Without "
             "any waiting for tensor-parallel messages it would still be behind.",
         ),
     ],

@@ -68,7 +68,7 @@ def _said(link: AlphaBeta) -> str:
     return f"{link.bandwidth / 1e9:.0f} GB/s, {format_seconds(link.alpha)}"
 
 
-#: Hues of algorithms; of a protocol, how strong.
+#: Hues of algorithms; of a protocol, how strong. Mixed with white on either page, so that their names stay legible.
 ALGORITHMS = {
     "ring": PALETTE["dp"], "tree": PALETTE["tp"], "NVLS": PALETTE["cp"], "NVLS tree": PALETTE["pp"], "PAT": PALETTE["ep"]
 }  # fmt: skip
@@ -78,14 +78,18 @@ STRONG = {"LL": 0.35, "LL128": 0.65, "Simple": 1.0}
 def choices(cluster: Cluster) -> Figure:
     """Which way NCCL takes by size and number of GPUs: of an all-reduce, and of an all-gather."""
     import matplotlib.pyplot as plt
-    from matplotlib.colors import to_rgba
+    from matplotlib.colors import to_rgb
+
+    def hue(way: nccl.Way) -> tuple[float, ...]:
+        strong = STRONG[way.protocol]
+        return tuple(1 - strong + strong * part for part in to_rgb(ALGORITHMS[way.algorithm]))
 
     sizes, gpus = [2**e for e in range(10, 35)], [2**e for e in range(3, 13)]
     with plt.rc_context(rc_parameters()):
         figure, panels = plt.subplots(1, 2, figsize=(WIDTH, 3.3), sharey=True)
         for axes, collective in zip(panels, ("all_reduce", "all_gather"), strict=True):
             taken = [[nccl.on(cluster, collective, size, n) for size in sizes] for n in gpus]
-            hues = [[to_rgba(ALGORITHMS[w.algorithm], STRONG[w.protocol]) for w in row] for row in taken]
+            hues = [[hue(way) for way in row] for row in taken]
             axes.imshow(hues, aspect="auto", origin="lower", interpolation="nearest")
             for name in dict.fromkeys(str(way) for row in taken for way in row):
                 here = [
@@ -97,7 +101,9 @@ def choices(cluster: Cluster) -> Figure:
                 if len(rows[y]) > 3:
                     middle = sum(rows[y]) / len(rows[y])
                     label = name.replace(" ", "\n", 1) if len(rows[y]) < 7 else name
-                    axes.text(middle, y, label, ha="center", va="center", fontsize=8.5, color=INK)
+                    red, green, blue = hue(taken[y][rows[y][0]])
+                    ink = "white" if 0.21 * red + 0.72 * green + 0.07 * blue < 0.47 else "#101418"
+                    axes.text(middle, y, label, ha="center", va="center", fontsize=8.5, color=ink)
             axes.set_title(collective.replace("_", "-"), fontsize=10)
             axes.set_xticks(range(0, 25, 5), ["1 KiB", "32 KiB", "1 MiB", "32 MiB", "1 GiB"], fontsize=8.5)
             axes.set_xlabel("size of the vector")

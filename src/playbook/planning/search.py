@@ -585,7 +585,7 @@ def explain(best: Found, other: Found) -> str:
         ((gap, part) for part, gap in gaps.items() if gap > 0.002 * best.step.seconds), reverse=True
     )
     less = sorted((gap, part) for part, gap in gaps.items() if gap < -0.002 * best.step.seconds)
-    said = f"{other.layout} takes {ratio:.2f} times as long as {best.layout}"
+    said = f"{other.layout} takes {ratio - 1:.1%} longer than {best.layout}"
     if more:
         said += ": " + ", ".join(f"{gap:+.3g} s of {WORDS[part]}" for gap, part in more[:3])
     if less:
