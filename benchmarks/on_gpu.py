@@ -146,6 +146,7 @@ def run_steps(
             {"status": "left out", "output": missing} if missing else run_step(step, min(step.seconds, left))
         )
         ended.append({"step": step.name, "arguments": step.arguments, **row})
+        stamp(_record(step), {name: row[name] for name in ("sm_mhz", "watts") if name in row})
         if not missing:
             print(f"{row['output']}\n════ {step.name}: {row['status']} after {row['seconds']} s", flush=True)
         records = {
@@ -163,6 +164,14 @@ def _record(step: Step) -> str:
         argument.split("=", 1) for argument in step.arguments if argument.startswith("--") and "=" in argument
     )
     return flags.get("--record", flags.get("--out", ""))
+
+
+def stamp(record: str, clock: dict[str, float]) -> None:
+    """A record that a step has written also says what clock and power ``nvidia-smi`` saw: its captions tell the clock."""
+    told = _read(Path(record)) if clock and record.endswith(".json") else None
+    if told is not None:
+        told["provenance"] |= clock
+        write(Path(record), told)
 
 
 def _read(path: Path) -> Any:

@@ -153,6 +153,17 @@ def test_what_is_killed_in_the_middle_leaves_one_file_with_all_until_then(tmp_pa
     assert found["records"] == {"cpu-first.json": {"measured": 7}}
 
 
+def test_a_record_says_which_clock_its_step_had(on_gpu, tmp_path):
+    record = tmp_path / "h200-machine.json"
+    record.write_text('{"provenance": {"gpu": "H200"}, "times": [1]}', encoding="utf-8")
+    on_gpu.stamp(str(record), {"sm_mhz": 1980.0, "watts": 690.5})
+    on_gpu.stamp(str(tmp_path / "none.json"), {"sm_mhz": 1980.0})
+    on_gpu.stamp("", {"sm_mhz": 1980.0})
+    told = json.loads(record.read_text(encoding="utf-8"))
+    assert told == {"provenance": {"gpu": "H200", "sm_mhz": 1980.0, "watts": 690.5}, "times": [1]}
+    assert [path.name for path in tmp_path.iterdir()] == [record.name]
+
+
 def test_three_calls_have_every_step_once(on_gpu):
     parts = [name for part in on_gpu.PARTS for name in part]
     assert sorted(parts) == sorted(step.name for step in on_gpu.all_steps("cuda", 8, Path("nvidia")))
