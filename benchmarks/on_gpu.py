@@ -330,7 +330,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         ours("profile", 150),
         bench("train", 60, "--model smollm-135m --micro-batch 8 --seq 2048 --dtype bfloat16")
         if large
-        else bench("train", 60, "--model tiny --repeats 2", least=0),
+        else bench("train", 200, "--model tiny --repeats 2", least=0),
         ours("offload", 60),
         bench("collectives", 120, f"--ranks {','.join(map(str, range(2, gpus + 1, 2)))}", least=2),
         bench(
