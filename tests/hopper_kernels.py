@@ -72,8 +72,9 @@ def groups_of_products() -> None:
     grouped_gradient(empty(8192, 2048), empty(8192, 4096), ends, w, tuned_groups(BF16, 90))
 
 
+HEADS = (64, 64), (128, 128), (192, 128), (256, 256)
 CASES: dict[str, Callable[[], None]] = {
-    **{f"attention {d}, {e}": (lambda d=d, e=e: attention(d, e)) for d, e in ((64, 64), (128, 128), (192, 128))},
+    **{f"attention {d}, {e}": (lambda d=d, e=e: attention(d, e)) for d, e in HEADS},
     "attention in groups": lambda: attention_in_groups(False),
     "attention in groups, causal": lambda: attention_in_groups(True),
     **{
@@ -82,7 +83,7 @@ CASES: dict[str, Callable[[], None]] = {
     },
     **{
         f"fp8 {variant} {' × '.join(pair)}": (lambda v=variant, p=pair: fp8_products(v, p))
-        for variant, pair in product(("tiles", "tma"), (("tile", "block"), ("tile", "tile")))
+        for variant, pair in product(("tiles", "tma"), (("tile", "block"), ("tile", "tile"), ("tensor", "tensor")))
     },
     "fp8 in groups": fp8_in_groups,
     "grouped products": groups_of_products,
