@@ -29,7 +29,8 @@ def decode(q: Tensor, k: Tensor, v: Tensor, parts: int | None = None, tuning: Tu
     """q (b, 1, heads, d), k (b, S, kv_heads, d), v (b, S, kv_heads, e) -> o (b, 1, heads, e); a query sees all keys.
 
     ``parts`` of S, one to a program, by default so many as fill the GPU. Where they do not divide S, keys and values of
-    several samples are copied: as samples of their own they would not lie at equal distances. Raises ShapeError for more queries than one.
+    several samples are copied: as samples of their own they would not lie at equal distances. Raises ShapeError for more
+    queries than one.
     """
     b, queries, heads, d = q.shape
     keys, kv_heads = k.shape[1:3]
