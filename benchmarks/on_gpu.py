@@ -4,7 +4,8 @@
     python benchmarks/on_gpu.py --part 1                      # and 2, and 3, on the same machine
     python benchmarks/on_gpu.py --part 1 --device cpu         # the same steps, small: a rehearsal
 
-Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest. Each step is a process
+Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest, which travels with
+Liger's kernels as ``make wheels`` brings them. Each step is a process
 of its own with a time limit, and writes its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the
 limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` (of a part: ``-on-gpu-1.json``) is
 written again after each step: how each of them ended, the GPU's clock and power meanwhile, and all records so far; this
@@ -206,14 +207,16 @@ def watched_clock(row: dict[str, Any]) -> Iterator[None]:
                 }
 
 
+def paths(root: Path) -> list[str]:
+    """Where a step finds modules: the checkout's, what ``make wheels`` has put beside them, what was there before."""
+    ours = [root / "src", root / "widgets", root / "book", *sorted((root / "wheels").glob("*.whl"))]
+    return [*map(str, ours), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
 def run_step(step: Step, seconds: float) -> dict[str, Any]:
     """Run one in a session of its own, all of which ends with it."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(
-            None, [str(ROOT / "src"), str(ROOT / "widgets"), str(ROOT / "book"), os.environ.get("PYTHONPATH")]
-        )
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(paths(ROOT))
     start, clock = time.monotonic(), dict[str, Any]()
     # Not a pipe: what outlives the step must not be waited for.
     with watched_clock(clock), tempfile.TemporaryFile() as output:

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +152,19 @@ def test_what_is_killed_in_the_middle_leaves_one_file_with_all_until_then(tmp_pa
     found = json.loads(bundle.read_text(encoding="utf-8"))
     assert [(row["step"], row["status"]) for row in found["steps"]] == [("first", "done")]
     assert found["records"] == {"cpu-first.json": {"measured": 7}}
+
+
+def test_wheels_travel_with_the_checkout(on_gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    (tmp_path / "wheels").mkdir()
+    wheel = tmp_path / "wheels/liger_kernel-0.8.5-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("liger_kernel.py", "NAME = 'travelled'")
+    found = on_gpu.paths(tmp_path)
+    assert found == [*(str(tmp_path / name) for name in ("src", "widgets", "book")), str(wheel), "/elsewhere"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(found))
+    command = [sys.executable, "-c", "import liger_kernel; print(liger_kernel.NAME)"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "travelled"
 
 
 def test_a_record_says_which_clock_its_step_had(on_gpu, tmp_path):
