@@ -22,6 +22,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -240,7 +241,14 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
         text = output.read().decode(errors="replace").strip()
     took = round(time.monotonic() - start, 1)
     row = {"status": status, "returncode": process.returncode, "seconds": took, "output": text[-TAIL:]}
-    return row | clock
+    return row | named_failures(text) | clock
+
+
+def named_failures(text: str) -> dict[str, list[str]]:
+    """The tests that pytest said had failed, as it went: a step that is killed, or has much to tell, names them still."""
+    found = dict.fromkeys(re.findall(r"(?:FAILED|ERROR) (tests/\S+)|(tests/\S+) (?:FAILED|ERROR)", text))
+    names = dict.fromkeys(one or other for one, other in found)
+    return {"failures": list(names)} if names else {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -292,8 +300,8 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
 
     def tests(name: str, seconds: float, *paths: str, processes: int = 1) -> Step:
         several = processes > 1 and large and importlib.util.find_spec("xdist")
-        flags = ("-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
-        spread = ("-n", str(processes)) if several else ()
+        flags = ("-v", "--tb=line", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+        spread = ("-n", str(processes), "--dist=loadfile") if several else ()
         return Step(name, ("-m", "pytest", *flags, *spread, *paths), seconds, pytest)
 
     where = (

@@ -167,6 +167,26 @@ def test_wheels_travel_with_the_checkout(on_gpu, tmp_path, monkeypatch):
     assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "travelled"
 
 
+def test_tests_that_failed_before_a_kill_are_named(on_gpu, tmp_path):
+    """As one process of pytest says it, and as several do."""
+    said = """
+tests/kernels/test_elu.py::test_equals_its_twin[cuda] FAILED [ 10%]
+[gw1] [ 20%] PASSED tests/kernels/test_elu.py::test_gradient
+[gw0] [ 30%] FAILED tests/kernels/test_swiglu.py::test_gradient[cuda-8]
+[gw0] [ 30%] ERROR tests/kernels/test_rotary.py::test_gradient
+"""
+    code = f"print({said!r} + 'x' * {2 * on_gpu.TAIL}, flush=True); import time; time.sleep(600)"
+    row = on_gpu.run_step(on_gpu.Step("parity", ("-c", code), 600.0), 3.0)
+    assert row["status"] == "out of time"
+    assert set(row["output"]) == {"x"}
+    assert row["failures"] == [
+        "tests/kernels/test_elu.py::test_equals_its_twin[cuda]",
+        "tests/kernels/test_swiglu.py::test_gradient[cuda-8]",
+        "tests/kernels/test_rotary.py::test_gradient",
+    ]
+    assert on_gpu.named_failures("tests/kernels/test_elu.py::test_gradient PASSED [ 50%]") == {}
+
+
 def test_a_record_says_which_clock_its_step_had(on_gpu, tmp_path):
     record = tmp_path / "h200-machine.json"
     record.write_text('{"provenance": {"gpu": "H200"}, "times": [1]}', encoding="utf-8")
