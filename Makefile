@@ -16,7 +16,7 @@ SIDE_BY_SIDE := -n logical --maxprocesses 4 --durations 40 --durations-min 5
 WHERE = $(if $(filter command,$(firstword $(origin HOST))),--host $(HOST)) $(if $(PORT),--port $(PORT))
 
 .DEFAULT_GOAL := help
-.PHONY: help setup serve test quick book pdf epub lab check normalise clean
+.PHONY: help setup serve test quick book pdf epub wheels lab check normalise clean
 
 help:  ## this list
 	@sed -nE 's/^([a-z]+):.*## (.*)/  make \1\t\2/p' $(MAKEFILE_LIST) | expand -t 18
@@ -46,6 +46,12 @@ test: book  ## run all tests: library, tools, every page in a browser, every not
 		echo "$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part"; \
 		$(BIN)/python -m pytest $(SIDE_BY_SIDE) $$part || status=$$?; \
 	done; exit $$status
+
+# What a GPU machine without installs lacks for benchmarks/on_gpu.py, which finds it in wheels/: pure Python, a few MB.
+TRAVEL := liger-kernel allpairspy cloudpickle pytest pluggy iniconfig pytest-xdist execnet hypothesis sortedcontainers
+
+wheels: setup  ## what travels to a GPU machine with this checkout: peers and pytest, into wheels/
+	@$(BIN)/pip download --quiet --no-deps --only-binary :all: --platform any --implementation py --abi none --dest wheels $(TRAVEL)
 
 quick: setup  ## after a change: tests that it may break, the nearest first, for less than a minute
 	@$(BIN)/python tools/quick.py

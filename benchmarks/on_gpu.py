@@ -4,7 +4,8 @@
     python benchmarks/on_gpu.py --part 1                      # and 2, and 3, on the same machine
     python benchmarks/on_gpu.py --part 1 --device cpu         # the same steps, small: a rehearsal
 
-Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest. Each step is a process
+Needs nothing but PyTorch, its Triton and this checkout; our kernels also NumPy, and tests pytest, which travels with
+Liger's kernels as ``make wheels`` brings them. Each step is a process
 of its own with a time limit, and writes its record, ``<gpu>-<step>.json``, as it goes: out of memory, a crash or the
 limit loses what that step had not yet measured, and no other. ``<gpu>-on-gpu.json`` (of a part: ``-on-gpu-1.json``) is
 written again after each step: how each of them ended, the GPU's clock and power meanwhile, and all records so far; this
@@ -21,6 +22,7 @@ import importlib.util
 import json
 import os
 import platform
+import re
 import shutil
 import signal
 import subprocess
@@ -146,6 +148,7 @@ def run_steps(
             {"status": "left out", "output": missing} if missing else run_step(step, min(step.seconds, left))
         )
         ended.append({"step": step.name, "arguments": step.arguments, **row})
+        stamp(_record(step), {name: row[name] for name in ("sm_mhz", "watts") if name in row})
         if not missing:
             print(f"{row['output']}\n════ {step.name}: {row['status']} after {row['seconds']} s", flush=True)
         records = {
@@ -163,6 +166,14 @@ def _record(step: Step) -> str:
         argument.split("=", 1) for argument in step.arguments if argument.startswith("--") and "=" in argument
     )
     return flags.get("--record", flags.get("--out", ""))
+
+
+def stamp(record: str, clock: dict[str, float]) -> None:
+    """A record that a step has written also says what clock and power ``nvidia-smi`` saw: its captions tell the clock."""
+    told = _read(Path(record)) if clock and record.endswith(".json") else None
+    if told is not None:
+        told["provenance"] |= clock
+        write(Path(record), told)
 
 
 def _read(path: Path) -> Any:
@@ -197,14 +208,16 @@ def watched_clock(row: dict[str, Any]) -> Iterator[None]:
                 }
 
 
+def paths(root: Path) -> list[str]:
+    """Where a step finds modules: the checkout's, what ``make wheels`` has put beside them, what was there before."""
+    ours = [root / "src", root / "widgets", root / "book", *sorted((root / "wheels").glob("*.whl"))]
+    return [*map(str, ours), *filter(None, [os.environ.get("PYTHONPATH")])]
+
+
 def run_step(step: Step, seconds: float) -> dict[str, Any]:
     """Run one in a session of its own, all of which ends with it."""
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
-    environment["PYTHONPATH"] = os.pathsep.join(
-        filter(
-            None, [str(ROOT / "src"), str(ROOT / "widgets"), str(ROOT / "book"), os.environ.get("PYTHONPATH")]
-        )
-    )
+    environment["PYTHONPATH"] = os.pathsep.join(paths(ROOT))
     start, clock = time.monotonic(), dict[str, Any]()
     # Not a pipe: what outlives the step must not be waited for.
     with watched_clock(clock), tempfile.TemporaryFile() as output:
@@ -228,7 +241,14 @@ def run_step(step: Step, seconds: float) -> dict[str, Any]:
         text = output.read().decode(errors="replace").strip()
     took = round(time.monotonic() - start, 1)
     row = {"status": status, "returncode": process.returncode, "seconds": took, "output": text[-TAIL:]}
-    return row | clock
+    return row | named_failures(text) | clock
+
+
+def named_failures(text: str) -> dict[str, list[str]]:
+    """The tests that pytest said had failed, as it went: a step that is killed, or has much to tell, names them still."""
+    found = dict.fromkeys(re.findall(r"(?:FAILED|ERROR) (tests/\S+)|(tests/\S+) (?:FAILED|ERROR)", text))
+    names = dict.fromkeys(one or other for one, other in found)
+    return {"failures": list(names)} if names else {}
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
@@ -280,8 +300,8 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
 
     def tests(name: str, seconds: float, *paths: str, processes: int = 1) -> Step:
         several = processes > 1 and large and importlib.util.find_spec("xdist")
-        flags = ("-q", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
-        spread = ("-n", str(processes)) if several else ()
+        flags = ("-v", "--tb=line", "-m", "gpu", "-p", "no:cacheprovider", "--continue-on-collection-errors")
+        spread = ("-n", str(processes), "--dist=loadfile") if several else ()
         return Step(name, ("-m", "pytest", *flags, *spread, *paths), seconds, pytest)
 
     where = (
@@ -321,7 +341,7 @@ def all_steps(device: str, gpus: int, record: Path) -> list[Step]:
         ours("profile", 150),
         bench("train", 60, "--model smollm-135m --micro-batch 8 --seq 2048 --dtype bfloat16")
         if large
-        else bench("train", 60, "--model tiny --repeats 2", least=0),
+        else bench("train", 200, "--model tiny --repeats 2", least=0),
         ours("offload", 60),
         bench("collectives", 120, f"--ranks {','.join(map(str, range(2, gpus + 1, 2)))}", least=2),
         bench(

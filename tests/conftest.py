@@ -44,6 +44,7 @@ else:  # no test is about time, and a machine that does other things as well may
 ROOT = Path(__file__).resolve().parents[1]
 NO_CHROMIUM = "no Chromium"
 NO_BOOK = "the book is not built"
+NO_TRITON = "no Triton 3.6.0"
 
 
 @pytest.fixture(autouse=True)
@@ -156,6 +157,8 @@ def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
         NO_CHROMIUM: chromium_tool.NONE,
         slurm_tool.MISSING: slurm_tool.NONE,
         NO_BOOK: f"{NO_BOOK}: run `make book`",
+        NO_TRITON: f"{NO_TRITON}, which GPU machines have: pip install --no-deps --target FOLDER triton==3.6.0, then "
+        "PLAYBOOK_TRITON=FOLDER",
     }
     for reason, remedy in remedies.items():
         skipped = [report for report in everything if reason in str(report.longrepr)]

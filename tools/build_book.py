@@ -61,6 +61,7 @@ SOURCES = (
     "widgets/playbook_widgets/**/*.py",
     "book/playbook_book/**/*.py",
     "book/playbook_book/**/*.cu",
+    "book/playbook_book/**/*.cpp",
 )
 TEXT = ("book/*.*", "book/**/*.ipynb")
 FRONT = "book/index"

@@ -1,30 +1,24 @@
-"""What chapters show of recorded runs of ``playbook bench kernels`` and ``fp8``: rows with their GPU and date, or a
-sentence.
+"""What chapters show of recorded runs of ``playbook bench kernels`` and ``fp8``: rows with their GPU, date and clock.
 
-run = recorded.kernels()
-print(run.heading if run else recorded.NO_KERNELS)
-for row in run.of("rms_norm") if run else ():
-    print(row.contender, row.size, row.seconds, row.gbps)
+    run = recorded.kernels()
+    print(run.heading)
+    for row in run.of("rms_norm"):
+        print(row.contender, row.size, row.seconds, row.gbps)
+
+Until a GPU has been measured they are predictions, and say so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from playbook.bench import RESULTS, records
-
-#: What is printed in place of times where there are none: plain text, no Markdown.
-NO_KERNELS = (
-    "There is no recorded run of these kernels on a GPU here (the project's checkout has one), so no times are shown; "
-    'bytes and FLOPs are counted. The command "playbook bench kernels" measures the times on a machine with a GPU.'
-)
-NO_FP8 = (
-    "There is no recorded run of FP8 on a GPU here (the project's checkout has one), so no times are shown; bytes and "
-    'FLOPs are counted. The command "playbook bench fp8" measures the times on a machine with a GPU.'
-)
+from playbook.hardware import ACCELERATORS
+from playbook_book.kernels import modelled_records
+from playbook_book.kernels.modelled import COPIED
 
 
 @dataclass(frozen=True)
@@ -65,7 +59,11 @@ class Timed:
 
 @dataclass(frozen=True)
 class KernelRun:
-    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is the fastest copy's bandwidth."""
+    """All that is recorded of one GPU with one PyTorch and one Triton; ``copy_gbps`` is the fastest copy's bandwidth.
+
+    ``clocks`` are the lowest and the highest SM clock (MHz) that pieces of the run reached, where they were watched.
+    Of predictions, ``date`` is "".
+    """
 
     gpu: str
     date: str
@@ -73,11 +71,15 @@ class KernelRun:
     triton: str
     copy_gbps: float | None
     rows: tuple[Timed, ...]
+    clocks: tuple[float, float] | None = None
 
     @property
     def heading(self) -> str:
         """The sentence that belongs to every table or figure of these rows."""
-        return f"Measured on one {self.gpu}, {self.date}, PyTorch {self.torch}, Triton {self.triton}."
+        if not self.date:
+            return modelled_records.HEADING
+        at = "" if self.clocks is None else ", SM clock up to {:,.0f} to {:,.0f} MHz".format(*self.clocks)
+        return f"Measured on one {self.gpu}{at}, {self.date}, PyTorch {self.torch}, Triton {self.triton}."
 
     def of(self, kernel: str, direction: str | None = None, size: str | None = None) -> list[Timed]:
         """The rows of a kernel, in one direction or size alone if given."""
@@ -88,18 +90,31 @@ class KernelRun:
         ]
 
 
-def kernels(folder: Path = RESULTS) -> KernelRun | None:
-    """``playbook bench kernels`` on the GPU that was measured last; None where no GPU was.
+def kernels(folder: Path = RESULTS) -> KernelRun:
+    """``playbook bench kernels`` on the GPU that was measured last; predicted where none was.
 
     A run may have been recorded in pieces. Those with the same GPU, PyTorch and Triton as the newest belong to it, and
     of two times of one contender in one case the newer one counts.
     """
-    return _newest("kernels", folder)
+    return _newest("kernels", folder) or _predicted(modelled_records.kernels())
 
 
-def fp8(folder: Path = RESULTS) -> KernelRun | None:
+def fp8(folder: Path = RESULTS) -> KernelRun:
     """``playbook bench fp8``, likewise. What rows call ``kernel`` is the recipe of a product, or what quantizes."""
-    return _newest("fp8", folder)
+    return _newest("fp8", folder) or _predicted(modelled_records.fp8())
+
+
+def _predicted(rows: Iterable[modelled_records.Modelled]) -> KernelRun:
+    peaks, bandwidth = ACCELERATORS["h200"], modelled_records.GPU.bandwidth
+    return KernelRun("NVIDIA H200", "", "", "", COPIED * bandwidth / 1e9, tuple(
+        Timed(
+            row.kernel, row.size, row.dtype, row.direction, row.contender, row.contender in ("ours", "tma", "groups"),
+            row.seconds, row.flops, row.bytes,
+            max(row.flops / peaks.peak(row.dtype), row.bytes / bandwidth) / row.seconds,
+            row.bytes / row.seconds / (COPIED * bandwidth), None, "predicted", "",
+        )
+        for row in rows
+    ))  # fmt: skip
 
 
 def _newest(kind: str, folder: Path) -> KernelRun | None:
@@ -111,6 +126,7 @@ def _newest(kind: str, folder: Path) -> KernelRun | None:
     copied = max(
         (record["copy_bytes_per_s"] / 1e9 for record in same if record["copy_bytes_per_s"]), default=None
     )
+    clocks = [record["provenance"]["sm_mhz"] for record in same if "sm_mhz" in record["provenance"]]
     rows = {
         (row.kernel, row.size, row.dtype, row.direction, row.contender): row
         for record in same
@@ -118,6 +134,7 @@ def _newest(kind: str, folder: Path) -> KernelRun | None:
     }
     return KernelRun(
         newest["gpu"], newest["date"][:10], newest["torch"], newest["triton"], copied, tuple(rows.values()),
+        (min(clocks), max(clocks)) if clocks else None,
     )  # fmt: skip
 
 

@@ -8,6 +8,7 @@ import os
 import subprocess
 import sys
 import time
+import zipfile
 from pathlib import Path
 from types import ModuleType
 
@@ -151,6 +152,50 @@ def test_what_is_killed_in_the_middle_leaves_one_file_with_all_until_then(tmp_pa
     found = json.loads(bundle.read_text(encoding="utf-8"))
     assert [(row["step"], row["status"]) for row in found["steps"]] == [("first", "done")]
     assert found["records"] == {"cpu-first.json": {"measured": 7}}
+
+
+def test_wheels_travel_with_the_checkout(on_gpu, tmp_path, monkeypatch):
+    monkeypatch.setenv("PYTHONPATH", "/elsewhere")
+    (tmp_path / "wheels").mkdir()
+    wheel = tmp_path / "wheels/liger_kernel-0.8.5-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as file:
+        file.writestr("liger_kernel.py", "NAME = 'travelled'")
+    found = on_gpu.paths(tmp_path)
+    assert found == [*(str(tmp_path / name) for name in ("src", "widgets", "book")), str(wheel), "/elsewhere"]
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(found))
+    command = [sys.executable, "-c", "import liger_kernel; print(liger_kernel.NAME)"]
+    assert subprocess.run(command, capture_output=True, text=True).stdout.strip() == "travelled"
+
+
+def test_tests_that_failed_before_a_kill_are_named(on_gpu, tmp_path):
+    """As one process of pytest says it, and as several do."""
+    said = """
+tests/kernels/test_elu.py::test_equals_its_twin[cuda] FAILED [ 10%]
+[gw1] [ 20%] PASSED tests/kernels/test_elu.py::test_gradient
+[gw0] [ 30%] FAILED tests/kernels/test_swiglu.py::test_gradient[cuda-8]
+[gw0] [ 30%] ERROR tests/kernels/test_rotary.py::test_gradient
+"""
+    code = f"print({said!r} + 'x' * {2 * on_gpu.TAIL}, flush=True); import time; time.sleep(600)"
+    row = on_gpu.run_step(on_gpu.Step("parity", ("-c", code), 600.0), 3.0)
+    assert row["status"] == "out of time"
+    assert set(row["output"]) == {"x"}
+    assert row["failures"] == [
+        "tests/kernels/test_elu.py::test_equals_its_twin[cuda]",
+        "tests/kernels/test_swiglu.py::test_gradient[cuda-8]",
+        "tests/kernels/test_rotary.py::test_gradient",
+    ]
+    assert on_gpu.named_failures("tests/kernels/test_elu.py::test_gradient PASSED [ 50%]") == {}
+
+
+def test_a_record_says_which_clock_its_step_had(on_gpu, tmp_path):
+    record = tmp_path / "h200-machine.json"
+    record.write_text('{"provenance": {"gpu": "H200"}, "times": [1]}', encoding="utf-8")
+    on_gpu.stamp(str(record), {"sm_mhz": 1980.0, "watts": 690.5})
+    on_gpu.stamp(str(tmp_path / "none.json"), {"sm_mhz": 1980.0})
+    on_gpu.stamp("", {"sm_mhz": 1980.0})
+    told = json.loads(record.read_text(encoding="utf-8"))
+    assert told == {"provenance": {"gpu": "H200", "sm_mhz": 1980.0, "watts": 690.5}, "times": [1]}
+    assert [path.name for path in tmp_path.iterdir()] == [record.name]
 
 
 def test_three_calls_have_every_step_once(on_gpu):

@@ -14,7 +14,7 @@ import torch
 import triton
 from triton.runtime.cache import get_cache_manager
 
-from playbook_book.kernels import compiled
+from playbook_book.kernels import compiled, machine_code
 
 DEVICES = ["cpu", *[pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()]
 
@@ -50,4 +50,10 @@ def kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         return subprocess.CompletedProcess(command, 0, stderr=Path(told).read_text())
 
+    def disassembled(cubin: bytes) -> str:
+        cache = get_cache_manager(hashlib.sha256(cubin).hexdigest())
+        return Path(cache.get_file("sass") or cache.put(read(cubin), "sass", binary=False)).read_text()
+
+    read = machine_code.disassembled
+    monkeypatch.setattr(machine_code, "disassembled", disassembled)
     monkeypatch.setattr(compiled, "subprocess", SimpleNamespace(run=run))

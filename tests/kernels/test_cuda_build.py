@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import json
+import re
 import shutil
+from pathlib import Path
 
 import pytest
 import torch
+import torch.nn.functional as F
+from torch.utils.cpp_extension import load
 
 from playbook.errors import ConfigError
 from playbook_book.kernels import cuda_build
 from playbook_book.kernels.compiled import SHARED
 from playbook_book.kernels.cuda_build import add, build, elu, multiply, sources, statistics
 
+BOOK = Path(__file__).parents[2] / "book"
 NEEDS_NVCC = pytest.mark.skipif(shutil.which("nvcc") is None, reason="no nvcc, which compiles CUDA C++")
 NEEDS_GPU = pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 KERNELS = {
@@ -128,3 +134,26 @@ def test_vectors_on_a_gpu():
         assert torch.equal(add(step, x, y), x + y)
     for step in sorted(KERNELS["elu"]):
         torch.testing.assert_close(elu(step, x), torch.nn.functional.elu(x))
+
+
+def test_the_extension_that_the_chapter_lists_is_in_the_library():
+    """Word for word, and it declares the launcher as the kernel's file defines it."""
+    text = (cuda_build.SOURCES / "elu_torch.cpp").read_text(encoding="utf-8").strip()
+    cells = json.loads((BOOK / "inside-the-gpu/writing-kernels.ipynb").read_text(encoding="utf-8"))["cells"]
+    assert any(f"```cpp\n{text}\n```" in "".join(cell["source"]) for cell in cells)
+    declared = re.search(r'extern "C" (int launch_elu\([^)]*\));', text)
+    assert declared is not None
+    assert f'extern "C" {declared[1]} {{' in (cuda_build.SOURCES / "elu.cu").read_text(encoding="utf-8")
+
+
+@NEEDS_NVCC
+@NEEDS_GPU
+@pytest.mark.gpu
+@pytest.mark.skipif(shutil.which("ninja") is None, reason="no ninja, which builds extensions")
+def test_the_extension_is_what_pytorch_computes(tmp_path):
+    files = [str(cuda_build.SOURCES / name) for name in ("elu_torch.cpp", "elu.cu")]
+    made = load("elu_torch", files, build_directory=str(tmp_path))
+    x = torch.randn(1001, device="cuda")
+    torch.testing.assert_close(made.elu(x, 0.5), F.elu(x, 0.5))
+    with pytest.raises(RuntimeError, match="x must be fp32, contiguous, on a GPU"):
+        made.elu(x.cpu(), 0.5)

@@ -15,7 +15,7 @@ import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no 
 import re
 import subprocess
 import tempfile
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,11 @@ _WITHOUT_RESULT = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """A kernel for one ``capability``: registers and spilled bytes of a thread, shared memory of a block."""
+    """A kernel for one ``capability``: registers and spilled bytes of a thread, shared memory of a block.
+
+    ``warnings`` are the numbers of those that the assembler prints ("C7515": wgmma are serialized); ``cubin`` is what
+    Triton would load, for `machine_code.py`.
+    """
 
     name: str
     capability: int
@@ -60,6 +64,8 @@ class Compiled:
     spills: int
     shared: int
     ptx: str
+    warnings: tuple[str, ...] = ()
+    cubin: bytes = field(default=b"", repr=False)
 
     def uses(self, instruction: str) -> int:
         """How often the PTX has an instruction: "wgmma.mma_async", "cp.async.bulk.tensor" (TMA), "tcgen05.mma", …"""
@@ -123,9 +129,13 @@ def compiled(launch: Launch, capability: int) -> Compiled:
         raise ConfigError(
             f"{launch.kernel.fn.__name__} is not for capability {capability}: {error}"
         ) from error
-    registers, spills = _assembled(made.asm["ptx"], capability)
-    warps, shared = made.metadata.num_warps, made.metadata.shared
-    return Compiled(launch.kernel.fn.__name__, capability, warps, registers, spills, shared, made.asm["ptx"])
+    ptx, cubin, told = made.asm["ptx"], made.asm["cubin"], _assembled(made.asm["ptx"], capability)
+    registers = re.search(r"Used (\d+) registers", told)
+    assert registers is not None, told
+    spills = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", told)))
+    warnings = tuple(re.findall(r"\((C75\d\d)\)", told))
+    warps, shared, name = made.metadata.num_warps, made.metadata.shared, launch.kernel.fn.__name__
+    return Compiled(name, capability, warps, int(registers[1]), spills, shared, ptx, warnings, cubin)
 
 
 def _specialized(launch: Launch) -> dict[str, Any]:
@@ -146,16 +156,12 @@ def _specialized(launch: Launch) -> dict[str, Any]:
     return {"signature": signature, "constexprs": constants, "attrs": aligned}
 
 
-def _assembled(ptx: str, capability: int) -> tuple[int, int]:
-    """Registers, and bytes of spills, of a thread."""
+def _assembled(ptx: str, capability: int) -> str:
+    """What the assembler reports."""
     folder = Path(triton.__file__).parent / "backends/nvidia/bin"
     assembler = folder / ("ptxas-blackwell" if capability >= 100 else "ptxas")
     with tempfile.TemporaryDirectory() as scratch:
         path = Path(scratch) / "kernel.ptx"
         path.write_text(ptx)
         command = [str(assembler), "-v", f"-arch={ARCHITECTURES[capability]}", str(path), "-o", "/dev/null"]
-        told = subprocess.run(command, capture_output=True, text=True, check=True).stderr
-    registers = re.search(r"Used (\d+) registers", told)
-    spilled = re.findall(r"(\d+) bytes spill (?:stores|loads)", told)
-    assert registers is not None, told
-    return int(registers[1]), sum(map(int, spilled))
+        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
