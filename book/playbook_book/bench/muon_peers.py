@@ -6,7 +6,6 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import nn
 from torch.distributed.tensor import DTensor, Replicate
 from torch.optim._muon import _adjust_lr, _zeropower_via_newtonschulz
 
@@ -57,7 +56,7 @@ class Gathered(torch.optim.Muon):
     @torch.no_grad()
     def step(self, closure=None):
         (group,) = self.param_groups
-        params, grads, moments = list[nn.Parameter](), list[Any](), list[Any]()
+        params, grads, moments = list[Any](), list[Any](), list[Any]()
         self._init_group(group, params, grads, moments)
         coming = []
         for grad, moment in zip(grads, moments, strict=True):
