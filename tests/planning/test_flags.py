@@ -198,6 +198,7 @@ def test_stages_that_are_not_alike_are_spelled_out():
         ("fp8:mxfp8", "--fp8-format e4m3 --fp8-recipe mxfp8"),
         ("fp8:nvfp4", "--fp4-format e2m1 --fp4-recipe nvfp4"),
         ("fp8:nvfp4", "--num-layers-at-end-in-bf16 5"),
+        ("fp8:nvfp4,wide=0.25,first=2", "--num-layers-at-start-in-bf16 2\n  --num-layers-at-end-in-bf16 8"),
         ("fp8:nvfp4,hadamard=off", "# NOT EXPRESSED: hadamard=off: Transformer Engine leaves it out where"),
         ("fp8:mxfp4", "# NOT EXPRESSED: mxfp4: in four bits it has nvfp4"),
         ("fp8:rowwise", "# NOT EXPRESSED: FP8 with a scale per row"),

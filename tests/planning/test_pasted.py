@@ -407,11 +407,11 @@ def test_what_cannot_be_read_is_one_sentence(text, message):
 
 
 def test_megatron_in_four_bits():
-    """Its defaults are one block in bf16 at either end; of these the last are planned."""
+    """Its defaults are one block in bf16 at either end."""
     said = "--fp4-format e2m1 --fp4-recipe nvfp4 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2"
     run = read(SHORT + f"--bf16 {said}")
-    assert any(line.startswith("--num-layers-at-start-in-bf16 1") for line in run.unknown)
-    assert run.fp8 == "nvfp4,wide=0.25"
+    assert run.fp8 == "nvfp4,wide=0.25,first=1"
+    assert run.job().wide == (1, 2)
 
 
 @pytest.mark.parametrize(

@@ -287,15 +287,16 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 def use_fp4(
     model: Transformer, recipe: str | FP4Recipe, leave: Collection[int] = (), seed: int = 0
 ) -> AmaxHistory:
-    """Have the linear layers in the blocks of ``model`` multiply in four bits, but for the blocks ``leave`` and the last
-    ones, which the recipe leaves as they are. Before the model is cut over ranks; ``seed`` is of the noise.
+    """Have the linear layers in the blocks of ``model`` multiply in four bits, but for the blocks ``leave`` and the first
+    and last ones, which the recipe leaves as they are. Before the model is cut over ranks; ``seed`` is of the noise.
 
     Raises ConfigError for a model that the recipe leaves nothing of, and for weights that are not whole blocks.
     """
     found = load_fp8(recipe)
     assert isinstance(found, FP4Recipe)
     layers = len(model.blocks)
-    wide = {*leave, *range(layers - found.wide_blocks(layers), layers)}
+    first, last = found.wide_blocks(layers) or (0, 0)
+    wide = {*leave, *range(first), *range(layers - last, layers)}
     history, taken = AmaxHistory(0, 0, next(model.parameters()).device), WeakTensorKeyDictionary()
     for i, block in enumerate(model.blocks):
         for j, layer in enumerate(linear_layers(block) if i not in wide else ()):

@@ -250,9 +250,9 @@ def _precision(run: Run) -> Iterator[str]:
         yield "--bf16" if recipe.states.gradients > 2 else "--bf16 --grad-reduce-in-bf16"
     if recipe.fp8 and recipe.fp8.name.startswith("nvfp4"):
         yield "--fp4-format e2m1 --fp4-recipe nvfp4"
-        if last := run.job.wide:
-            yield "--first-last-layers-bf16 --num-layers-at-start-in-bf16 0"
-            yield f"--num-layers-at-end-in-bf16 {last}"
+        if wide := run.job.wide:
+            yield f"--first-last-layers-bf16 --num-layers-at-start-in-bf16 {wide[0]}"
+            yield f"--num-layers-at-end-in-bf16 {wide[1]}"
     elif recipe.fp8 and recipe.fp8.dtype == "fp8" and recipe.fp8.name != "rowwise":
         form = "hybrid" if recipe.fp8.gradients == "e5m2" else "e4m3"
         yield f"--fp8-format {form} --fp8-recipe {recipe.fp8.name}"

@@ -424,11 +424,11 @@ def _precision(run: Pasted, flags: Flags) -> None:
     if flags.on("fp4-format") or flags.on("fp4-recipe"):
         some, last = flags.on("first-last-layers-bf16"), flags.number("num-layers-at-end-in-bf16", 1)
         layers = flags.number("num-layers", 1)
-        run.fp8 = f"{flags.word('fp4-recipe', 'nvfp4')},wide={last / layers if some else 0:.6g}"
-        if first := flags.number("num-layers-at-start-in-bf16", 1) if some else 0:
-            run.unknown.append(
-                f"--num-layers-at-start-in-bf16 {first}: of blocks in bf16 the last are planned"
-            )
+        first = flags.number("num-layers-at-start-in-bf16", 1) if some else 0
+        run.fp8 = (
+            f"{flags.word('fp4-recipe', 'nvfp4')},wide={last / layers if some else 0:.6g}"
+            + f",first={first}" * (first > 0)
+        )
     for name in ("fp8-amax-history-len", "fp8-amax-compute-algo"):
         flags.on(name)
     kernels = flags.word("attention-backend", "auto")
