@@ -210,6 +210,8 @@ class FP4(Products):
         device = self._device
         first, (b, s), positions = self._model.begins or (0, (1, tokens), None)
         at = torch.arange(s, device=device) if not isinstance(positions, Tensor) else positions
+        if isinstance(positions, tuple):  # rows of documents, of which each micro-batch has made one
+            first, at = 0, at + first * s
         if b * s != tokens:
             group = next((g for g in self._tokens if g.size() * tokens == b * s), None)
             if group is None:  # a pass that no engine has told of
@@ -226,7 +228,11 @@ class FP4(Products):
 
 
 class FP4Experts(FP4):
-    """The products of experts: x is kept as y reads it, and blocks along the tokens are those of one expert."""
+    """The products of experts: x is kept as y reads it, and blocks along the tokens are those of one expert.
+
+    With ep their tensors are of all its ranks' micro-batches, and so is their scale; other layers' is of one rank's
+    alone. No micro-batch of one device has both: experts alone, and mxfp4, which has no such scale, have a twin there.
+    """
 
     keeps_columns = False
 
