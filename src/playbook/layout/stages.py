@@ -121,9 +121,9 @@ def check(shape: ModelShape, layout: Fields) -> None:
                 "then has neither a layer nor an end of the model: give it one"
             )
         if not shape.lora and not has & shape.trained:
+            what = f"rank {rank} of the pipeline has {', '.join(sorted(has))} alone"
             raise LayoutError(
-                f"train is {shape.train}, but rank {rank} of the pipeline has {', '.join(sorted(has))} alone: freeze "
-                "less, or give it other layers (stage_layers)"
+                f"train is {shape.train}, but {what}: freeze less, or give it other stage_layers"
             )
 
 
