@@ -28,13 +28,15 @@ def parser() -> argparse.ArgumentParser:
         "num-query-groups": 1, "rotary-base": 10000, "make-vocab-size-divisible-by": 128, "moe-router-topk": 2,
         "tensor-model-parallel-size": 1, "pipeline-model-parallel-size": 1, "context-parallel-size": 1,
         "expert-model-parallel-size": 1, "kv-lora-rank": 32, "qk-head-dim": 128, "qk-pos-emb-head-dim": 64,
-        "v-head-dim": 128, "fp8-amax-history-len": 1, "num-layers-at-start-in-bf16": 1, "num-layers-at-end-in-bf16": 1,
+        "v-head-dim": 128, "muon-num-ns-steps": 5,
+        "fp8-amax-history-len": 1, "num-layers-at-start-in-bf16": 1, "num-layers-at-end-in-bf16": 1,
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", type=int, default=default)
     for name, default in {
         "norm-epsilon": 1e-5, "attention-dropout": 0.1, "hidden-dropout": 0.1, "moe-aux-loss-coeff": 0.0,
         "moe-router-bias-update-rate": 1e-3, "lr": None, "moe-z-loss-coeff": None, "moe-expert-capacity-factor": None,
-        "moe-router-topk-scaling-factor": None, "rope-scaling-factor": 8.0,
+        "moe-router-topk-scaling-factor": None, "rope-scaling-factor": 8.0, "muon-momentum": 0.9,
+        "muon-extra-scale-factor": 1.0,
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", type=float, default=default)
     for name, choices in {
@@ -50,6 +52,8 @@ def parser() -> argparse.ArgumentParser:
         "data-parallel-sharding-strategy": ("no_shard", "optim", "optim_grads", "optim_grads_params"),
         "attention-backend": ("auto", "flash", "fused", "unfused", "local"),
         "cp-comm-type": ("p2p", "a2a", "allgather"),
+        "optimizer": ("adam", "sgd", "muon", "dist_muon"), "muon-tp-mode": ("blockwise", "duplicated", "distributed"),
+        "muon-scale-mode": ("spectral", "unit_rms_norm", "shape_scaling"),
     }.items():  # fmt: skip
         p.add_argument(f"--{name}", choices=choices, default=choices[0])
     p.add_argument("--moe-layer-freq", default="1")
@@ -67,6 +71,7 @@ def parser() -> argparse.ArgumentParser:
         "no-gradient-accumulation-fusion",
         "fp16", "accumulate-allreduce-grads-in-fp32", "grad-reduce-in-bf16", "mock-data",
         "attention-output-gate", "use-rope-scaling", "first-last-layers-bf16",
+        "muon-use-nesterov",
     ):  # fmt: skip
         p.add_argument(f"--{name}", action="store_true")
     p.add_argument("--disable-bias-linear", action="store_false", dest="add_bias_linear")
@@ -86,6 +91,16 @@ def read(text: str) -> argparse.Namespace:
     args.groups = args.num_query_groups if args.group_query_attention else args.num_attention_heads
     run = re.search(r"--nnodes (\d+) --nproc-per-node (\d+)", text)
     assert run, text
+    if "muon" in args.optimizer:  # as arguments.py and optimizer/muon.py refuse others
+        others = (
+            "overlap_grad_reduce",
+            "overlap_param_gather",
+            "use_distributed_optimizer",
+            "use_megatron_fsdp",
+            "fp16",
+        )
+        assert not any(getattr(args, name) for name in others), args.optimizer
+        assert args.ckpt_format in ("torch", "torch_dist")
     args.world_size = int(run[1]) * int(run[2])
     return args
 

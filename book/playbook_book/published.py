@@ -246,6 +246,13 @@ def deepseek() -> Iterator[Measured]:
     yield Measured("deepseek", "DeepSeek-V3, 2048 GPUs", job, 15_360 * 4096 / 2048 * 2.664e6 * 3600 / 14.8e12)
 
 
+#: Qwen3-8B on one sample of 1,048,576 tokens, on 8 H100: TRL 1.13's guide Training Beyond 1M Tokens and its example,
+#: sft_qwen3_8b_1m_context (2026): FSDP2 over a ring of 8, weights in fp32, the loss in chunks, checkpoints in CPU memory.
+#: GB of a GPU, of which it does not say whether they are GiB, and what is asked of `planning.job.Job`.
+MILLION = 56.2, {
+    "layout": "cp=8,zero=3,recompute=full+offload", "seq": 1_048_576, "recipe": "autocast",
+    "fused": "linear-cross-entropy",
+}  # fmt: skip
 #: Every table by its name.
 TABLES = {
     "narayanan": narayanan, "korthikanti": korthikanti, "korthikanti block": korthikanti_block, "qi": qi,

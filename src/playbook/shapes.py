@@ -279,11 +279,11 @@ class ModelShape:
         return Kind(self.is_moe(layer), window)
 
     def blocks(
-        self, runs: Iterable[range] | None = None, again: int | None = None, wide: int = 0
+        self, runs: Iterable[range] | None = None, again: int | None = None, wide: tuple[int, ...] = ()
     ) -> dict[Kind, int]:
         """How many blocks of each kind are in ``runs`` (by default all): only kinds that are there, those with experts
         last. Blocks of a kind are alike, so a sum over layers is a product. ``again``: of each run all but the first so
-        many are `Kind.whole`. ``wide``: so many of the model's last are `Kind.wide`.
+        many are `Kind.whole`. ``wide``: so many of the model's first and last are `Kind.wide`.
         """
         if again is not None:
             runs = list(runs or [range(self.layers)])
@@ -292,10 +292,11 @@ class ModelShape:
             return self.blocks((run[:again] for run in runs), None, wide) | kinds
         runs = [range(self.layers)] if runs is None else list(runs)
         if wide:
-            border = self.layers - wide
-            last = self.blocks(range(max(run.start, border), run.stop) for run in runs)
-            kinds = {k._replace(wide=True): n for k, n in last.items()}
-            return self.blocks(range(run.start, min(run.stop, border)) for run in runs) | kinds
+            first, border = wide[0], self.layers - wide[1]
+            ends = [range(run.start, min(run.stop, first)) for run in runs]
+            ends += [range(max(run.start, border), run.stop) for run in runs]
+            kinds = {k._replace(wide=True): n for k, n in self.blocks(ends).items()}
+            return self.blocks(range(max(run.start, first), min(run.stop, border)) for run in runs) | kinds
         counts: Counter[Kind] = Counter()
         first, period = (self.moe.dense_layers, self.moe.every) if self.moe else (0, 1)
         period = math.lcm(period, len(self.windows) or 1)

@@ -9,7 +9,7 @@ from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
 
 from playbook.errors import ConfigError, ShapeError
-from playbook.kernels.grouped_matmul import (
+from playbook_book.kernels.grouped_matmul import (
     grouped_gradient,
     grouped_gradient_torch,
     grouped_matmul,

@@ -1,5 +1,7 @@
 """One check of a layout: every technique refuses what it cannot do, and whoever plans or trains asks the same one."""
 
+from contextlib import nullcontext
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -145,3 +147,28 @@ def test_stages_of_chosen_sizes():
     assert split(8, 2, (3, 5)) == [range(3), range(3, 8)]
     with pytest.raises(LayoutError, match="stage_layers is 3,4, but must be 2 numbers"):
         split(8, 2, (3, 4))
+
+
+@pytest.mark.parametrize(
+    ("layout", "train", "sentence"),
+    [
+        (
+            "pp=2",
+            "embedding",
+            "train is embedding, but rank 1 of the pipeline has attention, head, mlp, norms alone",
+        ),
+        ("pp=2,schedule=dualpipev", "embedding", "rank 1 of the pipeline has attention, mlp, norms alone"),
+        ("pp=4", "head", "rank 0 of the pipeline has attention, embedding, mlp, norms alone"),
+        ("pp=2", "norms", ""),
+        ("pp=2,schedule=dualpipe,grad_acc=4", "head", ""),
+        ("pp=2", "lora:4", ""),
+        ("dp=2", "embedding", ""),
+    ],
+)
+def test_each_rank_of_a_pipeline_learns_something(layout, train, sentence):
+    """A rank that learns nothing would have no optimizer; of DualPipe each has both ends."""
+    shape, spread = load("tiny").replace(train=train), Layout.parse(layout)
+    with pytest.raises(LayoutError, match=sentence) if sentence else nullcontext():
+        spread.check(shape)
+    with pytest.raises(LayoutError, match="stage_layers"):
+        Layout.parse("pp=2").replace(stage_layers=(4, 0)).check(load("tiny").replace(train="mlp"))

@@ -89,6 +89,20 @@ def test_ranks_learn_what_one_device_learns(ranks, world):
             assert run.error(alone) <= (ROUNDING if layout in EXACT else CODE), (rank, name, layout)
 
 
+def test_rows_of_documents_round_alike(ranks):
+    """The rows of a micro-batch are one, in which each token has a place of its own."""
+    runs = [
+        (case(DENSE, "nvfp4", documents=True), layout, {})
+        for layout in ("dp=2", "tp=2,sp", "pp=2,grad_acc=2", "dp=2,zero=3,grad_acc=2")
+    ]
+    runs.append((case(EXPERTS, "mxfp4", documents=True), "dp=2,ep=2", {}))
+    for each in ranks(on_ranks, runs, ranks=2).values:
+        for (one, layout, _), run, grad_acc in zip(runs, each, (2, 1, 2, 4, 1), strict=True):
+            alone = on_one_device(one, grad_acc)
+            assert (run.losses / alone.losses - 1).abs().max() <= 1e-6, layout
+            assert run.error(alone) <= (CODE if layout == "tp=2,sp" else ROUNDING), layout
+
+
 def deaf(model, recipe: str, what: str) -> None:
     """Layers whose ranks tell each other no magnitudes, or do not know of which columns they are."""
     use_fp8(model, recipe, seed=3)

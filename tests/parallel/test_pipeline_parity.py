@@ -133,7 +133,7 @@ def freeze_first_half(model: Any) -> None:
 
 
 def test_a_rank_without_weights_that_learn_is_named(ranks):
-    with pytest.raises(RankError, match=r"rank 0 has no weight that learns in its stages \[0\]"):
+    with pytest.raises(RankError, match=r"rank 0 has no weight that learns"):
         ranks(on_ranks, [(Case(SMALL, prepare=freeze_first_half), "pp=2,grad_acc=2", {})], ranks=2)
 
 

@@ -62,6 +62,84 @@ def test_packed_documents_are_said_where_they_can_be():
         assert "packed documents: attention goes across them" in emit(framework, packed)
 
 
+def muon(model, layout, precision="bf16", **options):
+    planned = run(model, layout, precision=precision, **options)
+    return replace(planned, job=replace(planned.job, optimizer="muon"))
+
+
+@pytest.mark.parametrize(
+    ("model", "layout", "way", "differs"),
+    [
+        ("gpt2", "dp=4,micro_batch=2", "gather", []),
+        ("llama3-8b", "dp=4,tp=2,sp,pp=2,grad_acc=4", "all-to-all", ["muon=all-to-all", "gate and up"]),
+        ("mixtral-8x7b", "dp=8,ep=4,zero=1", "owner", ["zero=1: dist_muon", "gate and up", "the router's"]),
+        (
+            "llama3-8b",
+            "dp=8,zero=1,replicate=2",
+            "gather",
+            ["zero=1: dist_muon", "replicate=2: it", "gate and up"],
+        ),
+    ],
+)
+def test_muon_of_megatron(model, layout, way, differs):
+    planned = muon(model, layout, **{"muon": way})
+    text = emit("megatron", planned)
+    args = megatron_reader.read(text)
+    assert args.optimizer == ("dist_muon" if "zero" in layout else "muon")
+    assert (args.muon_momentum, args.muon_num_ns_steps, args.muon_use_nesterov) == (0.95, 5, True)
+    # sqrt(max(rows, columns)), times what makes it AdamW's (arXiv 2502.16982, section 2.2)
+    assert (args.muon_scale_mode, args.muon_extra_scale_factor, args.muon_tp_mode) == (
+        "spectral",
+        0.2,
+        "duplicated",
+    )
+    unsaid = [line for line in text.splitlines() if "NOT EXPRESSED" in line and "vocab" not in line]
+    assert len(unsaid) == len(differs) + 1
+    for words, line in zip([*differs, "coefficients of its own (quintic)"], unsaid, strict=True):
+        assert words in line
+
+
+def test_muon_of_deepspeed():
+    text = emit("deepspeed", muon("llama3-8b", "dp=8,zero=2,grad_acc=2"))
+    found = json.loads(text[text.index("\n{") :])
+    assert (found["optimizer"]["type"], found["zero_optimization"]["stage"]) == ("Muon", 2)
+    assert "NOT EXPRESSED: muon=all-to-all: a rank computes the whole update" in text
+
+
+@pytest.mark.parametrize(
+    ("framework", "what"), [("torchtitan", "beside Adam; 0.3"), ("accelerate", "torch.optim.Muon")]
+)
+def test_muon_where_there_is_none(framework, what):
+    text = emit(framework, muon("llama3-8b", "dp=8,zero=3"))
+    assert "# NOT EXPRESSED: optimizer=muon: matrices are updated by AdamW" in text
+    assert what in text
+
+
+@pytest.mark.parametrize(
+    ("framework", "layout", "precision", "sentence"),
+    [
+        (
+            "megatron",
+            "dp=8,zero=2",
+            "bf16",
+            "Megatron-LM's Muon goes with zero=0 or 1, and the layout has zero=2",
+        ),
+        ("megatron", "dp=8", "fp16", "Megatron-LM's Muon goes without fp16"),
+        ("deepspeed", "dp=8", "bf16", "DeepSpeed's Muon goes with zero=1 or 2, and the layout has zero=0"),
+        (
+            "deepspeed",
+            "dp=8,zero=3",
+            "bf16",
+            "DeepSpeed's Muon goes with zero=1 or 2, and the layout has zero=3",
+        ),
+        ("deepspeed", "dp=8,zero=1", "bf16-mixed-fp32-grads", "zero=1 where gradients have 16 bits"),
+    ],
+)
+def test_muon_that_a_framework_refuses(framework, layout, precision, sentence):
+    with pytest.raises(ConfigError, match=sentence):
+        emit(framework, muon("llama3-8b", layout, precision))
+
+
 @pytest.mark.parametrize("ranks", [1, 3, 8, 10, 12, 15, 24])
 def test_megatron_starts_as_many_ranks_as_were_planned(ranks):
     """Also where they fill no whole number of nodes: one rank more would be another dp."""
@@ -120,6 +198,7 @@ def test_stages_that_are_not_alike_are_spelled_out():
         ("fp8:mxfp8", "--fp8-format e4m3 --fp8-recipe mxfp8"),
         ("fp8:nvfp4", "--fp4-format e2m1 --fp4-recipe nvfp4"),
         ("fp8:nvfp4", "--num-layers-at-end-in-bf16 5"),
+        ("fp8:nvfp4,wide=0.25,first=2", "--num-layers-at-start-in-bf16 2\n  --num-layers-at-end-in-bf16 8"),
         ("fp8:nvfp4,hadamard=off", "# NOT EXPRESSED: hadamard=off: Transformer Engine leaves it out where"),
         ("fp8:mxfp4", "# NOT EXPRESSED: mxfp4: in four bits it has nvfp4"),
         ("fp8:rowwise", "# NOT EXPRESSED: FP8 with a scale per row"),

@@ -39,7 +39,13 @@ LATENT = LLAMA.replace(
     heads=4, kv_heads=4, mla={"q_rank": 32, "kv_rank": 32, "nope_dim": 16, "rope_dim": 32, "value_dim": 16}
 )
 SHAPES = {"llama": LLAMA, "gpt": GPT, "experts": EXPERTS, "latent": LATENT}
-NAMES = ("nvfp4", "nvfp4,wide=0", "nvfp4,square=off,hadamard=off,wide=0.5", "mxfp4", "mxfp4,square=off")
+NAMES = (
+    "nvfp4",
+    "nvfp4,wide=0",
+    "nvfp4,square=off,hadamard=off,wide=0.5",
+    "mxfp4",
+    "mxfp4,square=off,first=1",
+)
 
 
 def job_of(shape, name: str, recompute: str = "none", recipe: str = "fp32") -> Job:
@@ -116,7 +122,7 @@ def test_what_ranks_keep(ranks):
         (LLAMA, "tp=2"), (LATENT, "tp=2,sp"), (GPT, "tp=2,sp,recompute=full:1"), (LLAMA, "cp=2"), (EXPERTS, "tp=2,sp"),
         (GPT, "pp=2,grad_acc=2,schedule=zb-h1"), (LLAMA.replace(layers=4), "pp=2,grad_acc=3,schedule=1f1b"),
     ]  # fmt: skip
-    for name in ("nvfp4", "nvfp4,square=off,hadamard=off,wide=0.5"):
+    for name in ("nvfp4", "nvfp4,square=off,hadamard=off,wide=0.3,first=1"):
         for *found, place in ranks(kept_by, runs, 64, name, ranks=2).values:
             for (shape, text), kept in zip(runs, found, strict=True):
                 layout = Layout.parse(f"{text},micro_batch=2")
@@ -133,7 +139,7 @@ def test_messages_of_a_step(ranks):
         (EXPERTS, "tp=2,sp,recompute=moe", {}), (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip
     check(ranks, two, 2, fp8="nvfp4", seq=64)
-    check(ranks, two[1::3], 2, fp8="nvfp4,hadamard=off,square=off,wide=0.5", seq=64)
+    check(ranks, two[1::3], 2, fp8="nvfp4,hadamard=off,square=off,wide=0.3,first=1", seq=64)
     check(
         ranks, [(LLAMA, "tp=2,sp,cp=2", {}), (GPT, "tp=2,pp=2,zero=3,grad_acc=2", {})], 4, fp8="nvfp4", seq=64
     )

@@ -15,7 +15,7 @@ from playbook.planning.job import Job
 from playbook.planning.jobs import problem_of, run_of
 from playbook.planning.memory import predict_job
 from playbook.shapes import load
-from playbook_book.published import RATES, TABLES, fsdp
+from playbook_book.published import MILLION, RATES, TABLES, fsdp
 
 GIB = 2**30
 #: Rows of LLM Foundry's table (as those of `published_rates.toml`) on A100 of 40 GB that fill them most, of each model.
@@ -111,6 +111,17 @@ def test_torchtitan_reserves_somewhat_more_than_is_predicted():
     for row, measured in rows:
         needs = run_of({**row.job, "calibration": "torchtitan-h100"}).needs / GIB
         assert 0.82 < needs / measured < (1.02 if "interleaved" in row.name else 1.0), row.name
+
+
+def test_a_million_tokens_on_eight_gpus():
+    """In GB or GiB; with logits in memory or checkpoints on the GPU more than twice as many, which do not fit."""
+    measured, asked = MILLION
+    shape = load("qwen3-8b").replace(rope_scaling="yarn:factor=32,original=32768")
+    job = Job(shape, Layout.parse(asked["layout"]), **{key: asked[key] for key in ("seq", "recipe", "fused")})
+    for unit in (1e9, GIB):
+        assert predict_job(job).peak / unit == pytest.approx(measured, rel=0.08)
+    for changes in ({"fused": frozenset()}, {"layout": Layout.parse("cp=8,zero=3,recompute=full")}):
+        assert predict_job(replace(job, **changes)).peak > 80 * GIB
 
 
 def peak(keeps=(), fused=("cross-entropy",), precision="bf16-mixed", **layout):

@@ -407,8 +407,52 @@ def test_what_cannot_be_read_is_one_sentence(text, message):
 
 
 def test_megatron_in_four_bits():
-    """Its defaults are one block in bf16 at either end; of these the last are planned."""
+    """Its defaults are one block in bf16 at either end."""
     said = "--fp4-format e2m1 --fp4-recipe nvfp4 --first-last-layers-bf16 --num-layers-at-end-in-bf16 2"
     run = read(SHORT + f"--bf16 {said}")
-    assert any(line.startswith("--num-layers-at-start-in-bf16 1") for line in run.unknown)
-    assert run.fp8 == "nvfp4,wide=0.25"
+    assert run.fp8 == "nvfp4,wide=0.25,first=1"
+    assert run.job().wide == (1, 2)
+
+
+@pytest.mark.parametrize(
+    ("layout", "way"),
+    [("dp=4,tp=2,sp,pp=2,grad_acc=4", "gather"), ("dp=8,zero=1", "owner"), ("dp=2", "gather")],
+)
+def test_muon_comes_back_from_megatron(layout, way):
+    planned = run("llama3-8b", layout, muon=way)
+    planned = dataclasses.replace(planned.job, optimizer="muon")
+    pasted = read(emit("megatron", dataclasses.replace(run("llama3-8b", layout), job=planned)))
+    assert dataclasses.replace(pasted.job(), fused="none") == planned
+    owned = "--optimizer dist_muon: whole tensors' states on ranks: read as zero=1, with one owner each"
+    assert said(pasted) == [owned] * ("zero" in layout)
+
+
+def test_muon_of_others():
+    flags = SHORT + "--tensor-model-parallel-size 2 --optimizer"
+    found = read(f"{flags} muon --muon-num-ns-steps 6")
+    assert (found.optimizer, said(found)[:2]) == (
+        "muon",
+        ["--muon-tp-mode blockwise: read as duplicated, whole matrices", "--muon-num-ns-steps 6: read as 5"],
+    )
+    assert "--optimizer sgd: read as AdamW" in read(f"{flags} sgd").unknown
+    planned = dataclasses.replace(run("llama3-8b", "dp=8,zero=2").job, optimizer="muon")
+    pasted = read(emit("deepspeed", dataclasses.replace(run("llama3-8b", "dp=8,zero=2"), job=planned)))
+    job = pasted.job(planned.shape, planned.seq)
+    assert (job.optimizer, job.layout) == ("muon", planned.layout.replace(muon="gather"))
+    assert "Muon keeps moments in CPU memory" in said(pasted)[0]
+    lion = '{"train_batch_size": 8, "zero_optimization": {"stage": 1}, "optimizer": {"type": "Lion"}}'
+    assert "the optimizer Lion: read as AdamW" in read(lion).unknown
+
+
+def test_a_text_says_the_optimizer(tmp_path, capsys):
+    file = tmp_path / "run.sh"
+    file.write_text(SHORT + "--optimizer muon --global-batch-size 8 --nproc-per-node 8")
+    sizes = []
+    for words in ([], ["--optimizer", "muon"]):
+        code = main(["memory", "--from", str(file), "--json", *words])
+        out, err = capsys.readouterr()
+        sizes.append(json.loads(out)["peak"] if code == 0 else err)
+    assert "optimizer is given beside --from" in sizes[1]
+    file.write_text(SHORT + "--global-batch-size 8 --nproc-per-node 8")
+    assert main(["memory", "--from", str(file), "--json"]) == 0
+    assert sizes[0] < json.loads(capsys.readouterr().out)["peak"]  # of a matrix one moment

@@ -155,12 +155,16 @@ def test_names_and_options():
     assert load_fp8("nvfp4,hadamard=off,wide=0.5").name == "nvfp4,hadamard=off,wide=0.5"
     assert load_fp8("nvfp4,hadamard=on") == load_fp8("nvfp4")
     assert load_fp8(load_fp8("mxfp4,square=false").name).weights.rows == 1
-    assert [load_fp8("nvfp4").wide_blocks(n) for n in (2, 8, 62)] == [1, 1, 10]
-    assert load_fp8("nvfp4,wide=0").wide_blocks(1) == 0
+    assert [load_fp8("nvfp4").wide_blocks(n) for n in (2, 8, 62)] == [(0, 1), (0, 1), (0, 10)]
+    assert load_fp8("nvfp4,wide=0").wide_blocks(1) == ()
+    paper = load_fp8("nvfp4,wide=0.13,first=2")  # NVIDIA 2025, arXiv 2509.25149: of 62 blocks
+    assert (paper.wide_blocks(62), paper.name) == ((2, 8), "nvfp4,wide=0.13,first=2")
+    assert load_fp8("nvfp4,wide=0,first=1").wide_blocks(2) == (1, 0)
     for text, sentence in {
         "nvfp4,hadamar=off": "unknown option of nvfp4 'hadamar'",
         "nvfp4,square=1": "square is '1', but must be on or off",
         "mxfp4,wide=1": "wide is '1', but must be a part of the blocks",
+        "mxfp4,first=0.5": "first is '0.5', but must be a number of blocks",
         "nvfp5": "unknown FP8 recipe 'nvfp5'; did you mean nvfp4",
     }.items():
         with pytest.raises(ConfigError, match=sentence):

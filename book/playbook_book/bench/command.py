@@ -247,7 +247,8 @@ def _parallel(
     asked: Asked,
     ranks: Annotated[int, Flag("ranks (two around the ring)")] = 4,
     only: Annotated[
-        Names, Flag("groups of contenders: data, tensor, context, ring (default: all of them)", "G,…")
+        Names,
+        Flag("groups of contenders: data, hybrid, muon, tensor, context, ring (default: all of them)", "G,…"),
     ] = None,
     model: Model = "tiny",
     micro_batch: Samples = 1,

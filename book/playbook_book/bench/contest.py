@@ -44,11 +44,13 @@ class Way:
 
 @dataclass(frozen=True)
 class Pair:
-    """Two that are compared: ours may take at most ``limit`` times as long as the peer, if there is a limit."""
+    """Two that are compared: ours may take at most ``limit`` times as long as the peer, if there is a limit, and losses
+    and norms may be ``apart`` by so much."""
 
     ours: Way
     peer: Way
     limit: float | None = None
+    apart: float = TOLERANCE
 
 
 @dataclass(frozen=True)
@@ -174,7 +176,7 @@ def _row(pair: Pair, launches: Sequence[Sequence[Mapping[str, Track]]], apart: b
     row = compared(*([Track.joined(rank) for rank in zip(*one, strict=True)] for one in both))
     if apart:
         row["launch_ratios"] = [compared(*one)["ratio"] for one in zip(*both, strict=True)]
-    alike = max(row["loss_difference"], row["norm_difference"]) < TOLERANCE
+    alike = max(row["loss_difference"], row["norm_difference"]) < pair.apart
     met = None if pair.limit is None else alike and row["ratio"] <= pair.limit
     names = {"ours": pair.ours.name, "peer": pair.peer.name}
     return names | row | {"limit": pair.limit, "alike": alike, "met": met}

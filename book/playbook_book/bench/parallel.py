@@ -19,7 +19,7 @@ from playbook.errors import ConfigError
 from playbook.layout import Layout
 from playbook.layout.fields import DATA_PARALLEL
 from playbook.shapes import ModelShape, load
-from playbook_book.bench import chosen, peers
+from playbook_book.bench import chosen, muon_peers, peers
 from playbook_book.bench.contest import Group, Pair, Way, contest, model_of, ours, start_ours
 from playbook_book.bench.turns import OPTIMIZER, Run, Work
 
@@ -60,6 +60,31 @@ _DATA: Rounds = (
 
 _HYBRID: Rounds = (
     (Pair(ours("HSDP", "dp=N,zero=3,replicate=2"), theirs("FSDP2, 2-D mesh", peers.FSDP2Hybrid), 1.0),),
+)
+
+# ---- Muon, whose matrices have to be whole
+
+
+def _beside(peer: Way, layout: str, **limits: float | None) -> tuple[Pair, ...]:
+    """Our three ways and a peer. In bf16 a last bit that differs makes an iteration's result differ by a thousandth."""
+    return tuple(
+        Pair(muon_peers.ours(way.replace("_", "-"), layout), peer, limit, 1e-4)
+        for way, limit in limits.items()
+    )
+
+
+_MUON: Rounds = (
+    (
+        *_beside(
+            theirs("FSDP2, gathered", muon_peers.FSDP2Gathered),
+            "dp=N,zero=3",
+            all_to_all=1.0,
+            owner=1.0,
+            gather=1.0,
+        ),
+        *_beside(theirs("FSDP2, DTensors", muon_peers.FSDP2Muon), "dp=N,zero=3", all_to_all=1.0),
+    ),
+    _beside(theirs("DDP, Muon", muon_peers.DDPMuon), "dp=N", all_to_all=1.0, owner=1.0, gather=None),
 )
 
 # ---- tensor and sequence parallelism
@@ -133,6 +158,7 @@ LONG: dict[str, Any] = {
 GROUPS: dict[str, tuple[str, Rounds]] = {
     "data": ("data parallelism and ZeRO beside torch's DDP, ZeroRedundancyOptimizer and FSDP2", _DATA),
     "hybrid": ("hybrid sharding of two groups of ranks beside FSDP2 on a mesh of as many", _HYBRID),
+    "muon": ("Muon in three ways beside torch.optim.Muon on FSDP2's shards and on replicas", _MUON),
     "tensor": ("tensor and sequence parallelism beside DTensor, and how messages hide", _TENSOR),
     "context": ("context parallelism beside attention to gathered keys and values", _CONTEXT),
     "ring": (

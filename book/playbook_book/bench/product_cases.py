@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from playbook.kernels.flash_attention import attention_torch, flash_attention
-from playbook.kernels.grouped_matmul import (
+from playbook_book.kernels.grouped_matmul import (
     grouped_gradient,
     grouped_gradient_torch,
     grouped_matmul,

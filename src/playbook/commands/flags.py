@@ -123,6 +123,7 @@ DOCUMENT = "of packed documents, tokens of the one that a token is in, on averag
 #: Flags that say what a text says, but for those that change what it says.
 SAID = (
     "layout", "precision", "fp8", "attention", "fused", "bucket_mb", "stage_layers", "optimizer_bytes", "offload",
+    "optimizer", "muon",
 )  # fmt: skip
 
 

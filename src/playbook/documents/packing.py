@@ -106,9 +106,10 @@ def check(config: TrainConfig) -> None:
         raise ConfigError(
             f"placement is {config.layout.placement!r}, but documents are joined: make them packed, or take zigzag"
         )
-    if config.fp8 and load_fp8(config.fp8).dtype == "fp4":
+    if config.layout.cp > 1 and config.fp8 and load_fp8(config.fp8).dtype == "fp4":
         raise ConfigError(
-            f"documents are packed, but fp8={config.fp8} rounds by a token's place in its sample: leave one out"
+            f"documents are packed and cp={config.layout.cp}, but fp8={config.fp8} has blocks of neighbouring tokens, "
+            "which pieces of documents cut: leave one out"
         )
     if config.compile:
         raise ConfigError(

@@ -110,13 +110,20 @@ def check(shape: ModelShape, layout: Fields) -> None:
         )
     if layout.own_schedule is not None:
         _check_own(layout, layout.own_schedule)
-    where = placement(layout) if layout.stage_layers or layout.own_schedule else ()
+    where = placement(layout) if layout.stage_layers or layout.own_schedule or shape.train != "full" else ()
     blocks = split(shape.layers, len(where[0]), layout.stage_layers) if where else []
     for rank, stages in enumerate(stages_of(where, layout.pp) if where else ()):
-        if not any(blocks[stage] or stage in (0, len(blocks) - 1) for stage in stages):
+        ends, body = {0: ("embedding",), len(blocks) - 1: ("norms", "head")}, ("attention", "norms", "mlp")
+        has = {part for s in stages for part in (*ends.get(s, ()), *(body if blocks[s] else ()))}
+        if not has:
             raise LayoutError(
                 f"stage_layers is {','.join(str(len(block)) for block in blocks)}, but rank {rank} of the pipeline "
                 "then has neither a layer nor an end of the model: give it one"
+            )
+        if not shape.lora and not has & shape.trained:
+            what = f"rank {rank} of the pipeline has {', '.join(sorted(has))} alone"
+            raise LayoutError(
+                f"train is {shape.train}, but {what}: freeze less, or give it other stage_layers"
             )
 
 

@@ -210,6 +210,8 @@ class FP4(Products):
         device = self._device
         first, (b, s), positions = self._model.begins or (0, (1, tokens), None)
         at = torch.arange(s, device=device) if not isinstance(positions, Tensor) else positions
+        if isinstance(positions, tuple):  # rows of documents, of which each micro-batch has made one
+            first, at = 0, at + first * s
         if b * s != tokens:
             group = next((g for g in self._tokens if g.size() * tokens == b * s), None)
             if group is None:  # a pass that no engine has told of
@@ -226,7 +228,11 @@ class FP4(Products):
 
 
 class FP4Experts(FP4):
-    """The products of experts: x is kept as y reads it, and blocks along the tokens are those of one expert."""
+    """The products of experts: x is kept as y reads it, and blocks along the tokens are those of one expert.
+
+    With ep their tensors are of all its ranks' micro-batches, and so is their scale; other layers' is of one rank's
+    alone. No micro-batch of one device has both: experts alone, and mxfp4, which has no such scale, have a twin there.
+    """
 
     keeps_columns = False
 
@@ -287,15 +293,16 @@ def _product(a: Tensor, b: Tensor, dtype: torch.dtype) -> Tensor:
 def use_fp4(
     model: Transformer, recipe: str | FP4Recipe, leave: Collection[int] = (), seed: int = 0
 ) -> AmaxHistory:
-    """Have the linear layers in the blocks of ``model`` multiply in four bits, but for the blocks ``leave`` and the last
-    ones, which the recipe leaves as they are. Before the model is cut over ranks; ``seed`` is of the noise.
+    """Have the linear layers in the blocks of ``model`` multiply in four bits, but for the blocks ``leave`` and the first
+    and last ones, which the recipe leaves as they are. Before the model is cut over ranks; ``seed`` is of the noise.
 
     Raises ConfigError for a model that the recipe leaves nothing of, and for weights that are not whole blocks.
     """
     found = load_fp8(recipe)
     assert isinstance(found, FP4Recipe)
     layers = len(model.blocks)
-    wide = {*leave, *range(layers - found.wide_blocks(layers), layers)}
+    first, last = found.wide_blocks(layers) or (0, 0)
+    wide = {*leave, *range(first), *range(layers - last, layers)}
     history, taken = AmaxHistory(0, 0, next(model.parameters()).device), WeakTensorKeyDictionary()
     for i, block in enumerate(model.blocks):
         for j, layer in enumerate(linear_layers(block) if i not in wide else ()):

@@ -85,9 +85,7 @@ def replicate(
         of.setdefault(placements[name].replicas, []).append((name, p))
     if not by_axes:
         raise ConfigError(
-            f"rank {mesh.rank} has no weight that learns"
-            + (f" in its stages {[stage.index for stage in stages]}" if stages else "")
-            + ": freeze less, or give it more layers (stage_layers)"
+            f"rank {mesh.rank} has no weight that learns: freeze less, or give it more layers (stage_layers)"
         )
     sets: list[ReplicaSet] = []
     for axes, parameters in by_axes.items():

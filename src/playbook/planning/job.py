@@ -76,9 +76,9 @@ class Job:
         return kinds + tuple(kind._replace(whole=True) for kind in kinds) * some
 
     @property
-    def wide(self) -> int:
-        """Of the last blocks those that stay in higher precision."""
-        return self.recipe.fp8.wide_blocks(self.shape.layers) if self.recipe.fp8 else 0
+    def wide(self) -> tuple[int, ...]:
+        """How many of the first and last blocks stay in higher precision; () where none does."""
+        return self.recipe.fp8.wide_blocks(self.shape.layers) if self.recipe.fp8 else ()
 
     def at(self, wide: bool) -> Job:
         """The same with all blocks as those in higher precision, or as the others."""

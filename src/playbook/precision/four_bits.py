@@ -26,13 +26,14 @@ class FP4Recipe(FP8Recipe):
     along the tokens, which are summed over: it spreads outliers over their block. ``stochastic``: gradients of outputs
     are rounded up or down at random, right on average. ``square``: a weight's blocks are square, so that forward and
     backward see the same numbers. ``wide``: this part of the blocks, the last ones and at least one, multiply as without
-    FP4.
+    FP4, and so do so many of the ``first``.
     """
 
     hadamard: bool = True
     stochastic: bool = True
     square: bool = True
     wide: float = 0.16
+    first: int = 0
 
     def __post_init__(self) -> None:
         side = self.block if self.square else 1
@@ -61,21 +62,22 @@ class FP4Recipe(FP8Recipe):
 
     @property
     def everywhere(self) -> FP4Recipe:
-        return dataclasses.replace(self, wide=0.0)
+        return dataclasses.replace(self, wide=0.0, first=0)
 
     @property
     def turns(self) -> bool:
         """Weights travel as they are: what would be sent in blocks has to be packed again."""
         return False
 
-    def wide_blocks(self, layers: int) -> int:
-        """How many of the last blocks multiply as without FP4. Raises ConfigError where that is all of them."""
+    def wide_blocks(self, layers: int) -> tuple[int, ...]:
+        """How many of the first and last blocks multiply as without FP4. Raises ConfigError where that is all of them."""
         count = max(1, round(self.wide * layers)) if self.wide else 0
-        if count >= layers:
+        if self.first + count >= layers:
             raise ConfigError(
-                f"layers is {layers}, but {self.name} keeps {count} in higher precision: take more layers, or wide=0"
+                f"layers is {layers}, but {self.name} keeps {self.first + count} in higher precision: take more layers, "
+                "or wide=0"
             )
-        return count
+        return (self.first, count) if self.first + count else ()
 
 
 _NVFP4 = FP4Recipe(
@@ -104,13 +106,11 @@ def _with(recipe: FP4Recipe, options: str) -> FP4Recipe:
     found: dict[str, bool | float] = {}
     for option in filter(None, (part.strip() for part in options.split(","))):
         key, _, value = option.partition("=")
-        if key not in ("hadamard", "stochastic", "square", "wide"):
-            raise ConfigError(
-                unknown(f"option of {recipe.name}", key, ("hadamard", "stochastic", "square", "wide"))
-            )
-        found[key] = _share(value) if key == "wide" else _switch(key, value)
+        if key not in _READ:
+            raise ConfigError(unknown(f"option of {recipe.name}", key, tuple(_READ)))
+        found[key] = _READ[key](key, value)
     said = {key: value for key, value in found.items() if getattr(recipe, key) != value}
-    words = (f"{key}={value if key == 'wide' else 'on' if value else 'off'}" for key, value in said.items())
+    words = (f"{key}={_WORDS.get(str(value), value)}" for key, value in said.items())
     return dataclasses.replace(recipe, name=",".join([recipe.name, *words]), **said)  # type: ignore[arg-type]
 
 
@@ -120,11 +120,22 @@ def _switch(key: str, value: str) -> bool:
     return _SAID[value]
 
 
-def _share(value: str) -> float:
+def _share(key: str, value: str) -> float:
     try:
         share = float(value)
     except ValueError:
         share = math.nan
     if not 0 <= share < 1:
-        raise ConfigError(f"wide is {value!r}, but must be a part of the blocks: at least 0, less than 1")
+        raise ConfigError(f"{key} is {value!r}, but must be a part of the blocks: at least 0, less than 1")
     return share
+
+
+def _count(key: str, value: str) -> int:
+    if not value.isdecimal():
+        raise ConfigError(f"{key} is {value!r}, but must be a number of blocks")
+    return int(value)
+
+
+#: What reads each option, and how what it has read is written.
+_READ = {"hadamard": _switch, "stochastic": _switch, "square": _switch, "wide": _share, "first": _count}
+_WORDS = {"True": "on", "False": "off"}

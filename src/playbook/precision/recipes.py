@@ -80,9 +80,9 @@ class FP8Recipe:
     #: Bytes of a number, the tensor cores that multiply it, and whether a tensor has a scale beside those of its groups.
     element, dtype, whole_scale = 1, "fp8", False
 
-    def wide_blocks(self, layers: int) -> int:
-        """How many of the last blocks multiply in higher precision."""
-        return 0
+    def wide_blocks(self, layers: int) -> tuple[int, ...]:
+        """How many of the first and of the last blocks multiply in higher precision; () where none does."""
+        return ()
 
     @property
     def everywhere(self) -> FP8Recipe:

@@ -49,5 +49,8 @@ def _read(text: str) -> tuple[str, dict[str, Any], list[str]]:
     for name in (*FIELDS, "context", "stage_layers"):
         if (value := getattr(layout, name)) != getattr(Layout, name):
             found[name] = value
+    unknown += (
+        ["Muon: no setting here, so that AdamW's states are planned"] if run.optimizer == "muon" else []
+    )
     whole = {"gpus": layout.world_size, "global_batch": layout.global_batch, "layout": str(layout)}
     return run.framework, {**found, **whole}, unknown

@@ -148,6 +148,13 @@ def read_deepspeed(text: str) -> Pasted:
     found = Table(read_json("\n".join(lines), "the DeepSpeed configuration", ConfigError), run.unknown)
     _deepspeed(run, found, "zero_optimization.stage", "zero_optimization.offload_optimizer.device")
     run.layout["tp"] = found.number("tensor_parallel.autotp_size", 1)
+    if (name := str(found.get("optimizer.type", "AdamW"))).lower() == "muon":
+        run.optimizer, run.layout["muon"] = "muon", "gather"
+        run.unknown.append(
+            "Muon keeps moments in CPU memory: read as on the GPU, matrices as made whole by all"
+        )
+    elif "adam" not in name.lower():
+        run.unknown.append(f"the optimizer {name}: read as AdamW")
     run.layout["micro_batch"] = found.number("train_micro_batch_size_per_gpu", 1)
     run.layout["grad_acc"] = found.number("gradient_accumulation_steps", 1)
     each = run.layout["micro_batch"] * run.layout["grad_acc"]

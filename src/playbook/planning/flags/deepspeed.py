@@ -1,4 +1,4 @@
-"""A configuration of DeepSpeed 0.17, which reads Hjson: JSON with comments."""
+"""A configuration of DeepSpeed 0.17 (Muon: 0.17.6), which reads Hjson: JSON with comments."""
 
 from __future__ import annotations
 
@@ -32,11 +32,25 @@ def lines(run: Run) -> Iterator[str]:
         kind = "fp16" if run.recipe.name.startswith("fp16") else "bf16"
         config[kind] = {"enabled": True}
         config["data_types"] = {"grad_accum_dtype": "fp32" if _wide(run) else kind}
+    if run.job.optimizer == "muon":
+        _refuse_muon(run)
+        config["optimizer"] = {"type": "Muon", "params": {"lr": 1e-4, "momentum": 0.95, "weight_decay": 0.1}}
     if layout.tp > 1:
         config["tensor_parallel"] = {"autotp_size": layout.tp}
     yield "// DeepSpeed 0.17"
     yield from (f"// NOT EXPRESSED: {what}" for what in _unsaid(run))
     yield json.dumps(config, indent=2)
+
+
+def _refuse_muon(run: Run) -> None:
+    """Raise ConfigError where matrices would be updated by their plain gradients, or it would not start."""
+    zero = run.layout.zero
+    if zero not in (1, 2):
+        raise ConfigError(f"DeepSpeed's Muon goes with zero=1 or 2, and the layout has zero={zero}")
+    if zero == 1 and run.recipe.compute == 2 and _wide(run):
+        raise ConfigError(
+            "DeepSpeed's Muon goes with zero=1 where gradients have 16 bits, and the plan's have 32"
+        )
 
 
 def _wide(run: Run) -> bool:
@@ -46,7 +60,12 @@ def _wide(run: Run) -> bool:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout = run.layout
-    yield from rarely_said(run)
+    yield from rarely_said(run, "")
+    if run.job.optimizer == "muon":
+        yield (
+            f"muon={layout.muon}: a rank computes the whole update of each matrix of which it has a part, from a whole "
+            "gradient, and keeps the moment in CPU memory; a step's scale is √max(1, rows/columns)"
+        )
     if run.recipe.compute == 2 and _wide(run) and run.recipe.states.gradients == 2:
         yield "gradients in 16 bits: without ZeRO it accumulates them in fp32"
     yield f"the model ({run.shape.name or 'your own'}) and seq={run.seq}: they are set in your script"

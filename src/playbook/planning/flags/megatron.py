@@ -155,14 +155,16 @@ def _layout(run: Run) -> Iterator[str]:
         yield "--sequence-parallel"
     elif run.shape.moe and layout.tp > 1:
         raise ConfigError(f"Megatron-LM trains experts with tp={layout.tp} only if the layout has sp")
-    if layout.zero > 1:
+    if run.job.optimizer == "muon":
+        yield from _muon(run)
+    elif layout.zero > 1:
         yield "--use-megatron-fsdp --use-distributed-optimizer --ckpt-format fsdp_dtensor"
         yield f"--data-parallel-sharding-strategy {SHARDED[layout.zero]} --no-gradient-accumulation-fusion"
     elif layout.zero == 1:
         yield "--use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather"
     elif layout.dp > 1:
         yield "--overlap-grad-reduce"
-    if layout.replicate > 1:
+    if layout.replicate > 1 and run.job.optimizer != "muon":
         yield f"--num-distributed-optimizer-instances {layout.replicate}"
     again = layout.again - {"offload"}
     if "full" in again:
@@ -186,6 +188,33 @@ def _layout(run: Run) -> Iterator[str]:
     yield f"--micro-batch-size {layout.micro_batch} --global-batch-size {layout.global_batch}"
     yield f"--attention-backend {_attention(run)}"
     yield from _precision(run)
+
+
+def _muon(run: Run) -> Iterator[str]:
+    """Each replica updates all matrices, or a part of them whole; scaled as AdamW's steps are."""
+    if run.layout.zero > 1:
+        raise ConfigError(
+            f"Megatron-LM's Muon goes with zero=0 or 1, and the layout has zero={run.layout.zero}"
+        )
+    if run.recipe.name.startswith("fp16"):
+        raise ConfigError("Megatron-LM's Muon goes without fp16, and the plan computes in it")
+    yield f"--optimizer {'dist_muon' if run.layout.zero else 'muon'} --muon-tp-mode duplicated --muon-num-ns-steps 5"
+    yield "--muon-momentum 0.95 --muon-use-nesterov --muon-scale-mode spectral --muon-extra-scale-factor 0.2"
+
+
+def _muon_differs(run: Run) -> Iterator[str]:
+    layout = run.layout
+    if layout.zero:
+        yield "zero=1: dist_muon gives each rank whole tensors to update, sums gradients everywhere, and gathers weights"
+        if layout.replicate > 1:
+            yield f"replicate={layout.replicate}: it spreads states over all of dp * cp"
+    elif layout.muon != "gather":
+        yield f"muon={layout.muon}: each rank gathers over tp, and each replica computes all updates (muon=gather)"
+    if run.shape.gated:
+        yield "muon: gate and up are one matrix for it"
+    if run.shape.moe:
+        yield "muon: it updates the router's matrix, too"
+    yield "muon: each of its five iterations has coefficients of its own (quintic)"
 
 
 def _attention(run: Run) -> str:
@@ -221,9 +250,9 @@ def _precision(run: Run) -> Iterator[str]:
         yield "--bf16" if recipe.states.gradients > 2 else "--bf16 --grad-reduce-in-bf16"
     if recipe.fp8 and recipe.fp8.name.startswith("nvfp4"):
         yield "--fp4-format e2m1 --fp4-recipe nvfp4"
-        if last := run.job.wide:
-            yield "--first-last-layers-bf16 --num-layers-at-start-in-bf16 0"
-            yield f"--num-layers-at-end-in-bf16 {last}"
+        if wide := run.job.wide:
+            yield f"--first-last-layers-bf16 --num-layers-at-start-in-bf16 {wide[0]}"
+            yield f"--num-layers-at-end-in-bf16 {wide[1]}"
     elif recipe.fp8 and recipe.fp8.dtype == "fp8" and recipe.fp8.name != "rowwise":
         form = "hybrid" if recipe.fp8.gradients == "e5m2" else "e4m3"
         yield f"--fp8-format {form} --fp8-recipe {recipe.fp8.name}"
@@ -248,7 +277,8 @@ def _stretched(shape: ModelShape) -> float:
 
 def _unsaid(run: Run) -> Iterator[str]:
     shape, moe, states = run.shape, run.shape.moe, run.recipe.states
-    yield from rarely_said(run)
+    yield from rarely_said(run, "")
+    yield from _muon_differs(run) if run.job.optimizer == "muon" else ()
     if shape.rope_scaling and not _stretched(shape):
         yield f"rope_scaling={shape.rope_scaling}: rotary angles are plain"
     if run.shape.planned:

@@ -357,6 +357,7 @@ def _layout(run: Pasted, flags: Flags) -> None:
     layout["zero"] = int(flags.on("use-distributed-optimizer"))
     if flags.on("use-megatron-fsdp") or flags.on("use-torch-fsdp2"):
         layout["zero"] = shards.get(flags.word("data-parallel-sharding-strategy", "optim_grads_params"), 1)
+    _optimizer(run, flags)
     layout["replicate"] = flags.number("num-distributed-optimizer-instances", 1)
     for name in ("overlap-grad-reduce", "overlap-param-gather", "ckpt-format"):
         flags.on(name)
@@ -372,6 +373,24 @@ def _layout(run: Pasted, flags: Flags) -> None:
         layout["recompute"] += f":{each}"
     elif kind == "full" and each > 1:
         run.unknown.append(f"--recompute-num-layers {each}: read as each layer by itself")
+
+
+def _optimizer(run: Pasted, flags: Flags) -> None:
+    """Adam, or one of its Muons, of which one keeps whole tensors' states on one replica each."""
+    name, mode, layout = flags.word("optimizer", "adam"), flags.word("muon-tp-mode", "blockwise"), run.layout
+    if "muon" not in name:
+        run.unknown += [f"--optimizer {name}: read as AdamW"] if name != "adam" else []
+        return
+    run.optimizer, layout["muon"] = "muon", "gather"
+    if name == "dist_muon" or layout["zero"]:
+        layout |= {"muon": "owner", "zero": 1}
+        run.unknown.append(
+            f"--optimizer {name}: whole tensors' states on ranks: read as zero=1, with one owner each"
+        )
+    if layout["tp"] > 1 and mode != "duplicated":
+        run.unknown.append(f"--muon-tp-mode {mode}: read as duplicated, whole matrices")
+    if (steps := flags.number("muon-num-ns-steps", 5)) != 5:
+        run.unknown.append(f"--muon-num-ns-steps {steps}: read as 5")
 
 
 def _stages(run: Pasted, flags: Flags, layers: int) -> None:
@@ -405,11 +424,11 @@ def _precision(run: Pasted, flags: Flags) -> None:
     if flags.on("fp4-format") or flags.on("fp4-recipe"):
         some, last = flags.on("first-last-layers-bf16"), flags.number("num-layers-at-end-in-bf16", 1)
         layers = flags.number("num-layers", 1)
-        run.fp8 = f"{flags.word('fp4-recipe', 'nvfp4')},wide={last / layers if some else 0:.6g}"
-        if first := flags.number("num-layers-at-start-in-bf16", 1) if some else 0:
-            run.unknown.append(
-                f"--num-layers-at-start-in-bf16 {first}: of blocks in bf16 the last are planned"
-            )
+        first = flags.number("num-layers-at-start-in-bf16", 1) if some else 0
+        run.fp8 = (
+            f"{flags.word('fp4-recipe', 'nvfp4')},wide={last / layers if some else 0:.6g}"
+            + f",first={first}" * (first > 0)
+        )
     for name in ("fp8-amax-history-len", "fp8-amax-compute-algo"):
         flags.on(name)
     kernels = flags.word("attention-backend", "auto")

@@ -24,11 +24,11 @@ def model_flags(shape: ModelShape) -> list[str]:
     return ["--model", name, *(["--train", shape.train] if shape.train != "full" else [])]
 
 
-def rarely_said(run: Run) -> Iterator[str]:
-    """What no framework's flags say: what learns and how, and what waits in CPU memory."""
+def rarely_said(run: Run, muon: str = "unless a script of yours has torch.optim.Muon") -> Iterator[str]:
+    """What no framework's flags say: what learns and how, what waits in CPU memory, and Muon where there is none."""
     shape, others = run.shape, "unless a script of yours has"
-    if run.job.optimizer == "muon":
-        yield f"optimizer=muon: matrices are updated by AdamW, {others} torch.optim.Muon, or its own, for them"
+    if run.job.optimizer == "muon" and muon:
+        yield f"optimizer=muon: matrices are updated by AdamW, {muon}"
     if run.job.document:
         yield f"packed documents: attention goes across them, {others} their lengths (cu_seqlens) for the kernels"
     if shape.lora:

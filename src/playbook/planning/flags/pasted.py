@@ -41,6 +41,7 @@ class Pasted:
     attention: str | None = None
     fused: str | None = None
     offload: bool = False
+    optimizer: str = "adamw"
     unknown: list[str] = field(default_factory=list)
 
     def job(self, shape: ModelShape | None = None, seq: int | None = None) -> Job:
@@ -59,6 +60,7 @@ class Pasted:
             attention=self.attention or "sdpa",
             fused=self.fused or "none",  # type: ignore[arg-type]
             offload=self.offload,
+            optimizer=self.optimizer,
         )
 
     def spread(self) -> tuple[dict[str, Any], list[str]]:

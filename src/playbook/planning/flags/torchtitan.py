@@ -138,7 +138,7 @@ def _quoted(text: str) -> str:
 
 def _unsaid(run: Run) -> Iterator[str]:
     layout, states = run.layout, run.recipe.states
-    yield from rarely_said(run)
+    yield from rarely_said(run, "which it has beside Adam; 0.3 has DistMuon, in Python, without tp and pp")
     if run.shape.planned:
         yield run.shape.planned
     if run.shape.rope_scaling:
