@@ -148,6 +148,14 @@ def test_slow_hops_cost_short_messages():
     assert seconds("all_reduce", 1 << 34, 64, slow) < 1.1 * seconds("all_reduce", 1 << 34, 64, h100)
 
 
+def test_a_tuner_that_knows_of_slow_hops_takes_trees_for_longer():
+    """NCCL adds the latency that a network states to that of each hop (tuning.cc, latencyInter)."""
+    found = [
+        chosen("all_reduce", 50 * MIB, 32, 32, replace(H100, hops=hops)).algorithm for hops in (1.0, 3.7)
+    ]
+    assert found == ["ring", "tree"]
+
+
 @pytest.mark.parametrize(
     ("collective", "ranks", "per_node", "sentence"),
     [

@@ -1,8 +1,8 @@
 """How long the messages of a layout take: where the ranks of each axis are, and what the links between them carry.
 
-Ranks fill nodes in order, tensor parallelism first. Groups that talk at the same time share nothing: each rank has an
-adapter of its own. Collectives take what NCCL's tuner takes for them (`nccl`). Standard library
-only.
+Ranks fill nodes in order, tensor parallelism first. Each rank has an adapter of its own, so that groups of one axis
+share nothing; axes do: while one sends, gradients do not (`stage_times.Work.quiet`). Collectives take what NCCL's tuner
+takes for them (`nccl`). Standard library only.
 """
 
 from __future__ import annotations
@@ -68,10 +68,14 @@ class Links:
             collective, payload, ranks, nodes, within, self.fabric(nodes)
         )
 
+    @property
+    def inside(self) -> bool:
+        """Whether a whole pipeline is in a node."""
+        return self.stride("pp") * self.layout.pp <= self.cluster.gpus_per_node
+
     def hop(self, payload: float) -> float:
         """Seconds of a message to the next stage of a pipeline."""
-        inside = self.stride("pp") * self.layout.pp <= self.cluster.gpus_per_node
-        return self._send(payload, 1 if inside else 2)
+        return self._send(payload, 1 if self.inside else 2)
 
     def _send(self, payload: float, nodes: int) -> float:
         cluster, fabric = self.cluster, self.fabric(nodes)

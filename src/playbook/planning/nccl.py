@@ -155,9 +155,9 @@ class Way:
         shares, place = OF_A_TREE[self.protocol], int(log2(max(bytes / 64, 1)))
         return shares[place] if self.algorithm == "tree" and place < len(shares) else 1.0
 
-    def guess(self, bytes: float) -> float:
-        """Seconds that the tuner expects, by which it chooses."""
-        latency = (self.inside + self.across) * (1.4 if bytes >= self.plateau else 1.0)
+    def guess(self, bytes: float, hops: float = 1.0) -> float:
+        """Seconds that the tuner expects, by which it chooses. The network's plugin tells it how slow ``hops`` are."""
+        latency = (self.inside + self.across * hops) * (1.4 if bytes >= self.plateau else 1.0)
         return latency + bytes / (self.bandwidth * self.of_medium(bytes))
 
     def seconds(self, bytes: float, hops: float = 1.0, reached: Reached = REACHED) -> float:
@@ -177,7 +177,7 @@ def chosen(
 ) -> Way:
     """What NCCL takes for a vector of ``bytes``: as nccl-tests count them, what every rank holds in the end or had at
     the beginning. The ranks are on ``nodes``, as many on each."""
-    return min(ways(collective, ranks, nodes, fabric, reached), key=lambda way: way.guess(bytes))
+    return min(ways(collective, ranks, nodes, fabric, reached), key=lambda way: way.guess(bytes, fabric.hops))
 
 
 def on(cluster: Cluster, collective: str, bytes: float, ranks: int, per_node: int | None = None) -> Way:

@@ -254,10 +254,10 @@ class Run(OfJob):
         gather, reduce = self._gather(held) / stages, self._reduce(held) / stages
         hidden, blocks = self.times.hidden("dp"), max(1, held.layers // stages)
         sends = (gather, gather + reduce) if self.layout.zero == 3 else (0.0, reduce)
-        compute = one.forward.compute, one.inputs.compute + one.weights.compute
+        works = one.forward, one.inputs + one.weights
         exposed = [
-            max(send / blocks, send - hidden * time) if send else 0.0
-            for send, time in zip(sends, compute, strict=True)
+            max(send / blocks, send - hidden * min(work.compute, work.quiet)) if send else 0.0
+            for send, work in zip(sends, works, strict=True)
         ]
         return one + Pass(Work(0.0, {"dp": exposed[0]}), Work(0.0, {"dp": exposed[1]}))
 
@@ -294,6 +294,12 @@ class Run(OfJob):
     def hop(self) -> float:
         """Seconds of a message to the next stage."""
         return self.links.hop(self.times.sizes.stream * self.recipe.residual) if self.layout.pp > 1 else 0.0
+
+    @property
+    def _hop_beside(self) -> float:
+        """Seconds of it on the links that gradients use, too."""
+        across = self.links.spread("dp", self.layout.dp * self.layout.cp)[0] > 1
+        return self.hop if across or self.links.inside else 0.0
 
     @cached_property
     def _beside(self) -> list[tuple[float, float, float]]:
@@ -399,15 +405,16 @@ class Run(OfJob):
         """What of the reduction of gradients comes after backward: it begins with the last micro-batch. That of shards,
         inside a node, takes nothing from the sums over groups of them."""
         reduce = self._across(held) + (0.0 if self.at_once else self._reduce(held))
-        window = self.times.hidden("dp") * (busy.inputs.seconds + busy.weights.seconds) / self.layout.grad_acc
+        quiet = (busy.inputs + busy.weights).quiet / self.layout.grad_acc - self._hop_beside
+        window = self.times.hidden("dp") * max(0.0, quiet)
         return max(reduce / max(1, held.layers) * bool(window), reduce - window)
 
     def _gathered(self, held: Held, busy: Pass) -> float:
         """Parameters that come back after the update; the next forward pass hides them as backward does gradients."""
         if not self.layout.zero or (self.layout.zero == 3 and self.at_once):
             return 0.0
-        window = self.times.hidden("dp") * busy.forward.seconds / self.layout.grad_acc
-        return max(0.0, self._gather(held) - window)
+        window = self.times.hidden("dp") * (busy.forward.quiet / self.layout.grad_acc - self._hop_beside)
+        return max(0.0, self._gather(held) - max(0.0, window))
 
     def _optimizer(self, held: Held) -> float:
         """Seconds in which the norm reads gradients, and Adam reads them and the states, and writes these and weights."""

@@ -32,24 +32,32 @@ AXES = ("tp", "cp", "ep")
 
 @dataclass(frozen=True)
 class Work:
-    """One pass of a micro-batch: seconds of computation and, by axis, seconds in which it waits for messages."""
+    """One pass of a micro-batch: seconds of computation and, by axis, seconds in which it waits for messages; and those
+    in which messages, hidden or not, keep the adapter of its GPU busy."""
 
     compute: float = 0.0
     waits: Mapping[str, float] = field(default_factory=dict)
+    adapter: float = 0.0
 
     @cached_property
     def seconds(self) -> float:
         return self.compute + sum(self.waits.values())
+
+    @property
+    def quiet(self) -> float:
+        """Seconds in which the adapter is free for gradients and weights: bytes of all axes add up on it."""
+        return max(0.0, self.seconds - self.adapter)
 
     def __add__(self, other: Work) -> Work:
         waits = self.waits or other.waits
         if self.waits and other.waits:
             every = {**self.waits, **other.waits}
             waits = {axis: self.waits.get(axis, 0.0) + other.waits.get(axis, 0.0) for axis in every}
-        return Work(self.compute + other.compute, waits)
+        return Work(self.compute + other.compute, waits, self.adapter + other.adapter)
 
     def __mul__(self, times: float) -> Work:
-        return Work(self.compute * times, {axis: seconds * times for axis, seconds in self.waits.items()})
+        waits = {axis: seconds * times for axis, seconds in self.waits.items()}
+        return Work(self.compute * times, waits, self.adapter * times)
 
 
 @dataclass(frozen=True)
@@ -193,11 +201,11 @@ class StageTimes:
         forward = self._compute(passes.forward)
         inputs = self._compute((*passes.inputs, *more)) + part * self.device.of(products)
         weights = self._compute(passes.weights) + self._accumulated(passes)
-        return Pass(
-            Work(forward, dict(self._waits(messages, "forward", passes.forward))),
-            Work(inputs, dict(self._waits(messages, "backward", (*passes.inputs, *passes.weights)))),
-            Work(weights),
-        )
+        behind = {"forward": passes.forward, "backward": (*passes.inputs, *passes.weights)}
+        waits = [dict(self._waits(messages, phase, some)) for phase, some in behind.items()]
+        across = [m for m in messages if self.links.spread(m.axis, m.ranks, m.apart)[0] > 1]
+        busy = [self.links.of(m for m in across if m.phase == phase) for phase in behind]
+        return Pass(Work(forward, waits[0], busy[0]), Work(inputs, waits[1], busy[1]), Work(weights))
 
     def _compute(self, some: tuple[Operation, ...]) -> float:
         """Seconds on the device, or on the host that launches the kernels, whichever is longer."""
