@@ -17,12 +17,12 @@ from playbook.kernels.flash_hopper import forward_in_groups
 from playbook.kernels.fp8_hopper import multiply_in_groups
 from playbook.kernels.fp8_matmul import fp8_matmul
 from playbook.kernels.fp8_matmul import tuned as tuned_fp8
-from playbook_book.kernels.grouped_matmul import grouped_gradient, grouped_matmul
-from playbook_book.kernels.grouped_matmul import tuned as tuned_groups
 from playbook.kernels.jit import Launch, launches
 from playbook.kernels.matmul import matmul, tuned
 from playbook.precision.scaling import GROUPS, Quantized
 from playbook_book.kernels.compiled import compiled
+from playbook_book.kernels.grouped_matmul import grouped_gradient, grouped_matmul
+from playbook_book.kernels.grouped_matmul import tuned as tuned_groups
 from playbook_book.kernels.machine_code import hazards, instructions
 
 E4M3, BF16 = torch.float8_e4m3fn, torch.bfloat16

@@ -43,6 +43,7 @@ AFTER = (
         "planning.flags",
         "planning.rank_view",
         "planning.four_bits",
+        "planning.fp8_traffic",
     ),
     ("collectives",),
     ("estimates",),

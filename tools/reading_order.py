@@ -52,6 +52,7 @@ LABS_INSIDE = (
     "playbook.schedules.validate",
     "playbook.planning.flags",
     "playbook.planning.four_bits",
+    "playbook.planning.fp8_traffic",
     "playbook.planning.jobs",
     "playbook.planning.muon",
     "playbook.planning.recurrent",

@@ -23,6 +23,8 @@ register(
         "fp8": {
             "layers": "playbook.model.fp8:use_fp8",
             "gathers": "playbook.training.fp8_gathers:FP8Gathers",
+            "sent": "playbook.planning.fp8_traffic:scales",
+            "gathered": "playbook.planning.fp8_traffic:gathered_bytes",
             "quantize": "playbook.kernels.quantize:quantize",
             "quantize_both": "playbook.kernels.quantize:quantize_both",
             "scales": "playbook.kernels.quantize:scales_by_kernel",

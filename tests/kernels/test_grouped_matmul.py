@@ -9,15 +9,15 @@ from hypothesis import strategies as some
 from kernel_checks import ROUNDING, off
 
 from playbook.errors import ConfigError, ShapeError
+from playbook.kernels.jit import cdiv, launches
+from playbook.kernels.matmul import Tiles, tuned
+from playbook_book.kernels.compiled import SHARED, compiled
 from playbook_book.kernels.grouped_matmul import (
     grouped_gradient,
     grouped_gradient_torch,
     grouped_matmul,
     grouped_matmul_torch,
 )
-from playbook.kernels.jit import cdiv, launches
-from playbook.kernels.matmul import Tiles, tuned
-from playbook_book.kernels.compiled import SHARED, compiled
 from playbook_book.kernels.sectors import Sectors
 
 

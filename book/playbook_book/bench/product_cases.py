@@ -13,15 +13,15 @@ from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from playbook.kernels.flash_attention import attention_torch, flash_attention
+from playbook.kernels.matmul import Variant, matmul, matmul_torch
+from playbook.model.linear import Products
+from playbook_book.bench.contenders import EAGER, Case, Contender, Outputs, in_cuda, normal
 from playbook_book.kernels.grouped_matmul import (
     grouped_gradient,
     grouped_gradient_torch,
     grouped_matmul,
     grouped_matmul_torch,
 )
-from playbook.kernels.matmul import Variant, matmul, matmul_torch
-from playbook.model.linear import Products
-from playbook_book.bench.contenders import EAGER, Case, Contender, Outputs, in_cuda, normal
 
 
 def _library(cuda: bool) -> Contender:

@@ -125,7 +125,9 @@ class Fields:
     micro_batch: int = told(1, "samples per forward pass")
     grad_acc: int = told(1, "micro-batches per step")
     context: str = told("ring", "how attention reaches tokens of other cp ranks", choices=CONTEXT)
-    placement: str | None = told(None, "a cp rank's tokens: zigzag, contiguous, documents, greedy (default: what fits)")
+    placement: str | None = told(
+        None, "a cp rank's tokens: zigzag, contiguous, documents, greedy (default: what fits)"
+    )
     tensor_overlap: str = told("async", "how tp messages hide; chunked needs sp", choices=TENSOR_OVERLAP)
     data_parallel: str = told(
         "bucketed",

@@ -122,9 +122,7 @@ def check(shape: ModelShape, layout: Fields) -> None:
             )
         if not shape.lora and not has & shape.trained:
             what = f"rank {rank} of the pipeline has {', '.join(sorted(has))} alone"
-            raise LayoutError(
-                f"train is {shape.train}, but {what}: freeze less, or give it other stage_layers"
-            )
+            raise LayoutError(f"train is {shape.train}, but {what}: freeze less, or give stage_layers")
 
 
 def _check_none(layout: Fields) -> None:

@@ -84,9 +84,7 @@ def replicate(
         of = by_axes if p.requires_grad else frozen
         of.setdefault(placements[name].replicas, []).append((name, p))
     if not by_axes:
-        raise ConfigError(
-            f"rank {mesh.rank} has no weight that learns: freeze less, or give it more layers (stage_layers)"
-        )
+        raise ConfigError(f"rank {mesh.rank} has no weight that learns: freeze less, or give it more layers")
     sets: list[ReplicaSet] = []
     for axes, parameters in by_axes.items():
         group = _replica_group(mesh, axes)

@@ -90,14 +90,8 @@ class RankState:
 
     def gradients_whole(self) -> dict[str, Tensor | None]:
         """The gradient by parameter name, whole, as ``clip`` left it; None where there is none. A collective."""
-        shards = (
-            shard
-            for one in self.sets
-            for leaf in one.leaves
-            if leaf.tensor.grad is not None
-            for shard in self._shard(one, leaf, "gradient", leaf.tensor.grad)
-        )
-        found = self._everywhere(shards)
+        learnt = ((s, leaf, g) for s in self.sets for leaf in s.leaves if (g := leaf.tensor.grad) is not None)
+        found = self._everywhere(part for one in learnt for part in self._shard(*one[:2], "gradient", one[2]))
         return {name: found.get(("gradient", name)) for name in self.names.parameters}
 
     def state_dict(self) -> dict[str, Any]:

@@ -54,8 +54,7 @@ def by_axis(
 def scales(here: Sender, first: bool) -> Iterator[Message]:
     """All messages of scales in a step; ``first``: in a run's first."""
     recipe, layout = here.recipe.fp8, here.layout
-    if recipe is None:
-        return
+    assert recipe is not None
     if recipe.dtype == "fp4":
         yield from lab("fp4", "told")(here)
         return
@@ -103,12 +102,13 @@ def _groups(weight: Weight, recipe: FP8Recipe) -> int:
     return weight.elements // (rows * columns) * -(-rows // down) * -(-columns // across)
 
 
-def gathered_bytes(bucket: Bucket[WeightSlot], size: int, recipe: FP8Recipe | None) -> int:
-    """Bytes of a bucket when it is gathered, its elements having ``size`` bytes, those of linear layers in FP8 one.
+def gathered_bytes(here: Sender, bucket: Bucket[WeightSlot]) -> int:
+    """Bytes of a bucket when ZeRO-3 gathers it: codes of linear layers, a byte each, and all else as it is kept.
 
     A rank sends as many elements of the others as the one that has most of them, and codes in whole 8 bytes.
     """
-    if recipe is None or not recipe.turns or not any(slot.weight.matrix for slot in bucket.slots):
+    recipe, size = here.recipe.fp8, here.recipe.states.parameters
+    if not (recipe and recipe.turns) or not any(slot.weight.matrix for slot in bucket.slots):
         return len(bucket) * size
     ranks = bucket.vector.ranks
     shares = (bucket.segments(rank) for rank in range(ranks))

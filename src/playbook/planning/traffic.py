@@ -16,7 +16,6 @@ from playbook.layout import AXES, Layout
 from playbook.layout.flat import Bucket
 from playbook.planning.expert_traffic import Routing, experts
 from playbook.planning.flops import parts_again
-from playbook.planning.fp8_traffic import gathered_bytes, scales
 from playbook.planning.gathers import gathers, reductions
 from playbook.planning.job import Job
 from playbook.planning.messages import FP32, INT64, Message, Sender, WeightSet, message_in
@@ -62,8 +61,9 @@ def sent(here: Sender, *, first: bool = False, routing: Routing | None = None) -
     some = lab("fp4", "tensor")(here) if here.job.wide else [here]  # of its blocks, by their precision
     terms: list[Iterable[Message]] = [
         *map(tensor, some), vocabulary(here), context(here), experts(here, routing), pipeline(here), replicas(here),
-        sums(here), norm(here), loss(here), scales(here, first),
+        sums(here), norm(here), loss(here),
     ]  # fmt: skip
+    terms += [lab("fp8", "sent")(here, first)] if here.recipe.fp8 else []
     terms += [lab("muon", "sent")(here)] if here.job.optimizer == "muon" else []
     if first or here.layout.find_unused:
         terms.append(used_parameters(here))
@@ -263,7 +263,8 @@ def replicas(here: Sender) -> Iterator[Message]:
     weight = here.recipe.states.parameters
     for one in (*here.sets, *here.frozen):
         for (phase, bucket), count in _gathers(here, one).items():
-            there = gathered_bytes(bucket, weight, here.recipe.fp8 if zero == 3 else None)
+            codes = here.recipe.fp8 is not None and zero == 3
+            there = lab("fp8", "gathered")(here, bucket) if codes else len(bucket) * weight
             yield message_in("dp", "all_gather", there, 1, one.shards, phase, count)
 
 
