@@ -14,7 +14,6 @@ import shutil
 import signal
 import threading
 import time
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -143,29 +142,30 @@ class Assassin:
 
     def due(self, moment: str) -> Kill | None:
         """The next kill, if it is this rank's now. One that would come with a heal comes at the next step instead when
-        none is due by then."""
-        done = len(list(self.folder.glob("happened-*")))
-        quorum = self.manager.quorum
-        if done >= len(self.kills) or quorum is None:
+        none is due by then. Only the quorum after that of the last kill knows who is left."""
+        done, quorum = self.happened(), self.manager.quorum
+        if len(done) >= len(self.kills) or quorum is None or (done and quorum.number <= int(done[-1])):
             return None
-        kill, healthy = self.kills[done], set(quorum.members)
-        if (
-            moment in ("heal", "give") or self.manager.step == quorum.step
-        ):  # those that came have the weights, once a step is committed
+        kill, healthy, heals = self.kills[len(done)], set(quorum.members), moment in ("heal", "give")
+        if heals or self.manager.step == quorum.step:  # who came has the weights once a step is committed
             healthy -= quorum.sources.keys()
         mine = (kill.replica, kill.inside) == (self.manager.replica, self.manager.inside)
-        at = self.manager.step if moment not in ("heal", "give") else quorum.step
+        at = quorum.step if heals else self.manager.step
         late = kill.moment in ("heal", "give") and moment == "vote" and at > kill.step
         if not (mine and at >= kill.step and (kill.moment == moment or late)):
             return None
         return kill if healthy - {self.manager.replica} else None
 
+    def happened(self) -> list[str]:
+        """The quorums of the kills so far."""
+        return [path.read_text() for path in sorted(self.folder.glob("happened-*"))]
+
     def strike(self, moment: str) -> None:
         if self.due(moment):
-            done = len(list(self.folder.glob("happened-*")))
-            with suppress(FileExistsError):
-                os.close(os.open(self.folder / f"happened-{done}", os.O_CREAT | os.O_EXCL))
-                os.kill(os.getpid(), signal.SIGKILL)
+            part = self.folder / f"by-{os.getpid()}"
+            part.write_text(str(self.manager.quorum.number))
+            part.rename(self.folder / f"happened-{len(self.happened())}")
+            os.kill(os.getpid(), signal.SIGKILL)
 
 
 # ---- from outside
