@@ -1,4 +1,4 @@
-"""Live recovery drawn: what ranks do around a death, losses beside those of other runs, goodput over GPUs."""
+"""Live recovery drawn: what ranks do around a death, losses beside those of other runs, lost time over GPUs."""
 
 from __future__ import annotations
 
@@ -92,24 +92,25 @@ def beside(
     return figure
 
 
-def goodput_by_gpus(
+def lost_by_gpus(
     curves: Mapping[str, Sequence[tuple[int, float]]], dots: Mapping[str, Sequence[tuple[int, float]]]
 ) -> Figure:
-    """Useful shares over numbers of GPUs: lines by a formula, dots simulated."""
+    """Shares of the time that are lost over numbers of GPUs, of useful ones: lines by a formula, dots simulated."""
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
 
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots()
         for hue, (name, points) in zip(CYCLE, curves.items(), strict=False):
-            axes.plot(*zip(*points, strict=True), color=hue, label=name)
+            axes.plot(*zip(*((n, 1 - share) for n, share in points), strict=True), color=hue, label=name)
             if name in dots:
-                axes.plot(*zip(*dots[name], strict=True), "o", color=hue, markersize=4.5)
+                simulated = ((n, 1 - share) for n, share in dots[name])
+                axes.plot(*zip(*simulated, strict=True), "o", color=hue, markersize=4.5)
         axes.set_xscale("log", base=2)
-        ticks = [gpus for gpus, _ in next(iter(curves.values()))][::2]
-        axes.set_xticks(ticks)
+        axes.set_xticks([gpus for gpus, _ in next(iter(curves.values()))][::2])
+        axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n / 1024:g}k"))
-        axes.set(ylim=(0, 1), xlabel="GPUs (k: 1,024)", ylabel="useful share of the time")
-        axes.yaxis.set_major_formatter(PercentFormatter(1, 0))
+        axes.set(yscale="log", ylim=(5e-4, 1), xlabel="GPUs (k: 1,024)", ylabel="lost share of the time")
+        axes.yaxis.set_major_formatter(PercentFormatter(1))
         figure.legend(loc="outside lower center", ncols=2)
     return figure
