@@ -46,6 +46,7 @@ def bench_faults(
     One that takes more than ``limit`` seconds hangs. Those of ``live`` recovery are in ``live.py``.
     """
     about, begin, done = provenance("cpu"), time.monotonic(), list[dict[str, Any]]()
+    about["command"] = " ".join(["python -m benchmarks.faults", *sys.argv[1:]])
     for one in _all(seed, indices, jobs, limit, live):
         done.append(one)
         told = _summary_live(done) if live else _summary(done)

@@ -97,7 +97,7 @@ def lost_by_gpus(
 ) -> Figure:
     """Shares of the time that are lost over numbers of GPUs, of useful ones: lines by a formula, dots simulated."""
     import matplotlib.pyplot as plt
-    from matplotlib.ticker import FuncFormatter, NullLocator, PercentFormatter
+    from matplotlib.ticker import FuncFormatter, NullLocator
 
     with plt.rc_context(rc_parameters()):
         figure, axes = plt.subplots()
@@ -111,6 +111,6 @@ def lost_by_gpus(
         axes.xaxis.set_minor_locator(NullLocator())
         axes.xaxis.set_major_formatter(FuncFormatter(lambda n, _: f"{n / 1024:g}k"))
         axes.set(yscale="log", ylim=(5e-4, 1), xlabel="GPUs (k: 1,024)", ylabel="lost share of the time")
-        axes.yaxis.set_major_formatter(PercentFormatter(1))
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda share, _: f"{100 * share:g}%"))
         figure.legend(loc="outside lower center", ncols=2)
     return figure

@@ -11,6 +11,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+#: Steps that survivors take alone, then wait for who comes back: their steps are faster than a process starts.
+ALONE = 4
+
 
 @dataclass(frozen=True)
 class Deed:
@@ -54,6 +57,11 @@ def _watch(folder: str, victim: tuple[int, int] | None, step: int, trainer: Any)
         if manager.quorum is None:
             note("starts")
         begin(trainer)
+        quorum, late = manager.quorum, time.time() + 30
+        if len(quorum.members) < manager.domains.replicas and trainer.step_count == quorum.step + ALONE - 1:
+            while not manager.store.check([f"next/{quorum.number}"]) and time.time() < late:
+                time.sleep(0.005)
+            began[0] = time.time()
         if not was:
             note("heals" if manager.replica in manager.quorum.sources else "meets")
 
