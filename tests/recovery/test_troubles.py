@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 import re
 import signal
 import time
+import zlib
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,6 +18,7 @@ import pytest
 from playbook.cli import main
 from playbook.errors import ConfigError, LayoutError
 from playbook.layout import Layout
+from playbook.recovery import healing
 from playbook.recovery import lighthouse as lights
 from playbook.recovery.domains import Domains, Quorum, check
 from playbook.recovery.lighthouse import Lighthouse, ReplicasLost
@@ -98,6 +102,53 @@ def test_a_replica_that_fails_is_replaced_and_its_error_is_named():
     said: list[str] = []
     train(Live(DENSE, config_of("dp=2", 60), watch=partial(trouble, raise_here, 3, (1,))), say=said.append)
     assert "step 3: replica 1 of 2 is lost (rank 1 failed: ValueError: a fault, on purpose)" in said[0]
+
+
+def remember(folder: str, trainer: Any) -> None:
+    """In a rank: a sum of all bits of its state before each step; replica 1 is killed in the fourth."""
+    manager, begin = trainer.manager, trainer.manager.begin
+
+    def begins(trainer: Any) -> None:
+        begin(trainer)
+        quorum, late = manager.quorum, time.monotonic() + 60
+        if len(quorum.members) < 2 and trainer.step_count > quorum.step:
+            while not manager.store.check([f"next/{quorum.number}"]) and time.monotonic() < late:
+                time.sleep(0.01)
+        if manager.replica == 1 and manager.generation == 0 and manager.step == 4:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if not manager.lost:
+            sums = [zlib.crc32(tensor.numpy().tobytes()) for tensor in healing._tensors(trainer)]
+            scale = trainer.loss_scale and (trainer.loss_scale.value, trainer.loss_scale.good_steps)
+            Path(folder, f"{manager.step}-{manager.inside}-{manager.replica}").write_text(str((sums, scale)))
+
+    manager.begin = begins
+
+
+@pytest.mark.parametrize(
+    ("layout", "shape", "more"),
+    [
+        ("dp=4,zero=1,replicate=2", DENSE, {"weights": "bfloat16", "dtype": "bfloat16", "moments": "fp8"}),
+        ("dp=2", DENSE, {"dtype": "float16", "initial_loss_scale": 1e6, "offload": True}),
+        ("dp=4,zero=3,replicate=2", DENSE, {"fp8": "delayed"}),
+        ("dp=4,zero=2,replicate=2", DENSE, {"optimizer": "muon"}),
+        ("dp=2", DENSE.replace(moe=MoE(4, 2, 20, bias_rate=0.01), dropout=0.1), {}),
+        ("dp=4,zero=3,replicate=2", DENSE.replace(train="lora:2"), {}),
+    ],
+)
+def test_all_that_the_next_step_depends_on_comes_over_bit_for_bit(layout, shape, more, tmp_path):
+    config = dataclasses.replace(config_of(layout, 10), **more)
+    outcome = train(Live(shape, config, watch=partial(remember, str(tmp_path))), say=lambda text: None)
+    assert outcome.history.members[-1] == (0, 1)
+    assert len(outcome.history.quorums) == 3
+    compared = 0
+    for path in tmp_path.glob("*-0"):
+        other = path.with_name(path.name[:-2] + "-1")
+        if outcome.history.members[int(path.name.split("-")[0])] == (0, 1):
+            assert path.read_text() == other.read_text(), path.name
+            compared += 1
+    both = outcome.history.members.count((0, 1))
+    assert both >= 6
+    assert compared == both * Domains(config.layout).inside.world_size
 
 
 class Ended:

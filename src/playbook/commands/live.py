@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import sys
 from typing import Any
@@ -46,7 +47,8 @@ def train_live(run: Run) -> Outcome:
     end = "failed"
     try:
         live = recovery.Live(run.shape, run.config, run.data, run.patience)
-        done = recovery.train(live, log)
+        with contextlib.redirect_stdout(sys.stderr):  # what ranks print
+            done = recovery.train(live, log)
         end = "interrupted" if done.interrupted else "finished"
     finally:
         log.close(end)
