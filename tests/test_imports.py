@@ -53,6 +53,7 @@ AFTER = (
     ("figures",),
     ("launch",),
     ("instruments",),
+    ("recovery",),
     ("doctor",),
     ("bench",),
     ("commands",),

@@ -51,6 +51,7 @@ LABS_INSIDE = (
     "playbook.schedules.explain",
     "playbook.schedules.validate",
     "playbook.planning.flags",
+    "playbook.planning.healing",
     "playbook.planning.four_bits",
     "playbook.planning.fp8_traffic",
     "playbook.planning.jobs",

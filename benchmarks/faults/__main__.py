@@ -20,6 +20,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     flag("--count", type=int, default=1000, metavar="N", help="trials (default: 1000)")
     flag("--seed", type=int, default=0, metavar="N", help="of layouts, faults and moments")
     flag("--start", type=int, default=0, metavar="N", help="number of the first trial")
+    flag(
+        "--live", action="store_true", help="kill replicas of runs with live recovery, four in each (live.py)"
+    )
     flag("--only", metavar="N,…", help="the trials of these numbers alone")
     flag("--jobs", type=int, default=2, metavar="N", help="trials at a time (default: 2)")
     flag("--limit", type=float, default=120.0, metavar="S", help="seconds after which a run is said to hang")
@@ -35,10 +38,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     numbers = map(int, args.only.split(",")) if args.only else range(args.start, args.start + args.count)
     result = {}
-    for result in bench_faults(args.seed, list(numbers), args.jobs, args.limit):
+    for result in bench_faults(args.seed, list(numbers), args.jobs, args.limit, args.live):
         if args.record:
             args.record.write_text(to_json(result, indent=1) + "\n", encoding="utf-8")
-    print(to_json(result) if args.json else report_faults(result))
+    print(to_json(result) if args.json or args.live else report_faults(result))
     return 0
 
 

@@ -38,15 +38,19 @@ PROBLEMS = {
 }
 
 
-def bench_faults(seed: int, indices: list[int], jobs: int, limit: float) -> Iterator[dict[str, Any]]:
+def bench_faults(
+    seed: int, indices: list[int], jobs: int, limit: float, live: bool = False
+) -> Iterator[dict[str, Any]]:
     """What came of the trials of these numbers, ``jobs`` at a time, told anew after each of them.
 
-    One that takes more than ``limit`` seconds hangs.
+    One that takes more than ``limit`` seconds hangs. Those of ``live`` recovery are in ``live.py``.
     """
     about, begin, done = provenance("cpu"), time.monotonic(), list[dict[str, Any]]()
-    for one in _all(seed, indices, jobs, limit):
+    about["command"] = " ".join(["python -m benchmarks.faults", *sys.argv[1:]])
+    for one in _all(seed, indices, jobs, limit, live):
         done.append(one)
-        yield {"provenance": about, "seed": seed, "seconds": time.monotonic() - begin, **_summary(done)}
+        told = _summary_live(done) if live else _summary(done)
+        yield {"provenance": about, "seed": seed, "seconds": time.monotonic() - begin, **told}
 
 
 def _summary(done: list[dict[str, Any]]) -> dict[str, Any]:
@@ -61,6 +65,26 @@ def _summary(done: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
+def _summary_live(done: list[dict[str, Any]]) -> dict[str, Any]:
+    from benchmarks.faults.live import PROBLEMS as OF_LIVE
+    from benchmarks.faults.live import STEPS
+
+    layouts = sorted({one["layout"] for one in done})
+    moments = Counter(kill.split()[0] for one in done for kill in one["kills"][: one["happened"]])
+    return {
+        "trials": len(done),
+        "kills": sum(one["happened"] for one in done),
+        "moments": dict(sorted(moments.items())),
+        "recovered": sum(one.get("recovered", 0) for one in done),
+        "steps": STEPS * sum("lost" in one for one in done),
+        "steps taken again": sum(one.get("discarded", 0) for one in done),
+        "tokens lost": sum(one.get("lost tokens", 0) for one in done),
+        "problems": {p: sum(p in one["problems"] for one in done) for p in OF_LIVE},
+        "layouts": {text: sum(one["happened"] for one in done if one["layout"] == text) for text in layouts},
+        "bad": sorted((one for one in done if one["problems"]), key=lambda one: one["index"]),
+    }
+
+
 def _count(done: list[dict[str, Any]]) -> dict[str, Any]:
     found = Counter(problem for one in done for problem in one["problems"])
     return {
@@ -70,12 +94,12 @@ def _count(done: list[dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-def _all(seed: int, indices: list[int], jobs: int, limit: float) -> Iterator[dict[str, Any]]:
+def _all(seed: int, indices: list[int], jobs: int, limit: float, live: bool) -> Iterator[dict[str, Any]]:
     """In processes of their own, for all that is left below one of them is of its trials."""
     context = multiprocessing.get_context("fork")
     with (
         tempfile.TemporaryDirectory(prefix="playbook-faults-") as root,
-        context.Pool(min(jobs, len(indices)), _enter, (Path(root), limit)) as pool,
+        context.Pool(min(jobs, len(indices)), _enter, (Path(root), limit, live)) as pool,
     ):
         yield from pool.imap_unordered(_one, [(seed, index) for index in indices])
         pool.close()
@@ -85,16 +109,19 @@ def _all(seed: int, indices: list[int], jobs: int, limit: float) -> Iterator[dic
 _bench: Bench | None = None  # of a process of the pool
 
 
-def _enter(root: Path, limit: float) -> None:
+def _enter(root: Path, limit: float, live: bool) -> None:
     global _bench
-    _bench = Bench(root, limit).__enter__()
+    kind: Any = Bench
+    if live:
+        from benchmarks.faults.live import LiveBench as kind
+    _bench = kind(root, limit).__enter__()
     multiprocessing.util.Finalize(None, _bench.__exit__, exitpriority=0)
 
 
 def _one(trial: tuple[int, int]) -> dict[str, Any]:
     assert _bench is not None
     seed, index = trial
-    return _bench.trial(draw(seed, index), seed)
+    return _bench.drawn(seed, index)
 
 
 class Bench(Runs):
@@ -113,6 +140,10 @@ class Bench(Runs):
                 raise RuntimeError(f"case {case} does not run undisturbed: {err}")
             self.known[case] = {r["step"]: (r["loss"], r["grad_norm"]) for r in _steps(log)[0]}
         return self.known[case]
+
+    def drawn(self, seed: int, index: int) -> dict[str, Any]:
+        """What came of the trial of this number."""
+        return self.trial(draw(seed, index), seed)
 
     def trial(self, trial: Trial, seed: int) -> dict[str, Any]:
         """Run it, and tell what came of it."""

@@ -16,11 +16,13 @@ from functools import partial
 from typing import Any
 
 from benchmarks.faults.injector import Fault, Injector
+from benchmarks.faults.live import Assassin
 from playbook import cli
 from playbook._interrupt import STATUS, leave_at_once
 from playbook.commands import training
+from playbook.recovery import run as recovery
 
-_train_rank = training.train_rank
+_train_rank, _Live = training.train_rank, recovery.Live
 
 
 def train_rank(fault: Fault, run: training.Run) -> training.Outcome:
@@ -41,7 +43,12 @@ def answer(request: dict[str, Any]) -> int:
         os.dup2(file, number)
         os.close(file)
     fault = request["fault"]
-    training.train_rank = partial(train_rank, Fault(**fault, launcher=os.getpid())) if fault else _train_rank
+    kills = fault and "kills" in fault
+    recovery.Live = (
+        partial(_Live, watch=partial(Assassin, fault["kills"], fault["folder"])) if kills else _Live
+    )  # type: ignore[misc]
+    single = fault and not kills
+    training.train_rank = partial(train_rank, Fault(**fault, launcher=os.getpid())) if single else _train_rank
     signal.signal(signal.SIGINT, signal.default_int_handler)
     leave_at_once()
     try:

@@ -37,6 +37,7 @@ CHAPTERS = (
     "five-dimensions",
     "overlap",
     "muon",
+    "live-recovery",
     "trainer-to-sampler",
     "simulator",
     "best-configuration",

@@ -66,6 +66,12 @@ def add(commands: Any) -> None:
         help="under torchrun: take dp from the ranks that there are, which a restart may have changed",
     )
     add(
+        "--live-recovery",
+        action="store_true",
+        help="replicas (of replicate, or without ZeRO of dp) are fault domains: where one dies the others go on, and new "
+        "ranks in its place get weights and moments from a peer",
+    )
+    add(
         "--on-spike",
         choices=("skip", "rewind", "stop"),
         help="what to do at a step whose loss or gradient norm is far above those before, or no number: skip it, go back "
@@ -128,6 +134,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
 
     if config.layout.world_size > 1 and "RANK" not in os.environ:
         launch.prepare()  # it imports torch while this process does
+    from playbook.commands.live import check_live, train_live
     from playbook.commands.training import Run, check, launched, train_here, train_on_ranks, train_rank
     from playbook.launch.logs import check_new
 
@@ -140,6 +147,8 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
     if args.on_spike == "rewind" and saving is None:
         raise ConfigError("on_spike is 'rewind', but there is no checkpoint folder: give --checkpoint DIR")
     run = Run(shape, config, args.data, progress=not args.quiet, watch=_LossWatch, saving=saving, **looks)
+    if args.live_recovery:
+        check_live(run)
     if args.timeout is not None:
         run = dataclasses.replace(run, patience=check_positive("timeout", args.timeout, ConfigError))
     corpus, device = check(run)
@@ -168,7 +177,7 @@ def _run(args: argparse.Namespace, shape: ModelShape, config: TrainConfig) -> in
         outcome = train_here(run)
     else:
         try:
-            outcome = train_on_ranks(run, args.max_restarts)
+            outcome = train_live(run) if args.live_recovery else train_on_ranks(run, args.max_restarts)
         except launch.RankError as error:
             print(f"playbook train: {error}", file=sys.stderr)
             return 1
@@ -250,6 +259,7 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
             "interrupted": outcome.interrupted,
             "first_step": outcome.first_step,
             "left": outcome.left,
+            **outcome.recovered,
         }
         print(to_json(summary))
     ended = (

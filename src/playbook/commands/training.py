@@ -76,6 +76,7 @@ class Outcome:
     interrupted: bool = False
     first_step: int = 0
     left: bool = False
+    recovered: dict[str, Any] = field(default_factory=dict)
 
 
 def check(run: Run) -> tuple[Corpus, str]:
@@ -124,7 +125,7 @@ def train_here(run: Run) -> Outcome:
         watchers = _watchers(run, trainer, requests)
         first, costs = trainer.step_count, StepCosts(trainer)
         try:
-            results = _steps(run, trainer, ManyLogs([*_logs(run), *watchers]), run.progress)
+            results = _steps(run, trainer, ManyLogs([*logs_of(run), *watchers]), run.progress)
         except KeyboardInterrupt as interrupt:
             so_far = getattr(interrupt, "results", [])
             return Outcome(so_far, [costs.peak_bytes], {}, interrupted=True, first_step=first)
@@ -146,7 +147,7 @@ def train_rank(run: Run) -> Outcome:
             trainer = make_trainer(run.shape, load_corpus(run.data), run.config, mesh)
         watchers = _watchers(run, trainer, requests)
         first, costs = trainer.step_count, StepCosts(trainer)
-        logs: list[Log] = _logs(run) if world.rank == 0 else []
+        logs: list[Log] = logs_of(run) if world.rank == 0 else []
         if world.rank == 0 and run.progress:
             logs.append(ProgressLines(run.config.steps))
         if run.folder:
@@ -299,7 +300,8 @@ class Requests:
         return self.noted or bool(self.file and self.file.exists())
 
 
-def _logs(run: Run) -> list[Log]:
+def logs_of(run: Run) -> list[Log]:
+    """The logs that a run keeps, once its announcement is made."""
     more = run.saving is not None and run.saving.resume
     logs = [open_log(path, more) for path in run.logs] + ([run.watch()] if run.watch else [])
     if run.announcement:

@@ -10,6 +10,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from playbook.launch.cold import ColdRanks
 from playbook.launch.job import Job, environment, import_path
 from playbook.launch.processes import free_port
 from playbook.launch.ranks import RankError, Ranks
-from playbook.launch.watch import Processes, watch
+from playbook.launch.watch import Watcher, watch
 
 ECHOES = ("none", "grouped", "stream")
 _BACKENDS = ("gloo", "nccl")
@@ -38,6 +39,7 @@ def run(
     echo: str = "none",
     backend: str | None = None,
     names: dict[str, Any] | None = None,
+    watcher: Watcher = watch,
     **kwargs: Any,
 ) -> Ranks:
     """Run a function, the path of a script or its source text as ``ranks`` processes with torchrun's environment.
@@ -50,7 +52,8 @@ def run(
     On CPU the ranks are forked from a warm process that has imported torch already. torchrun itself starts them when
     ``cold``, when ``nnodes`` is more than one (all on this machine, whose GPUs they divide among them) and when each rank
     has a GPU of its own; ``backend="gloo"`` keeps them on CPU. ``timeout`` counts seconds from when all have started.
-    ``echo`` prints their output: ``grouped`` by rank at the end, or as a ``stream``.
+    ``echo`` prints their output: ``grouped`` by rank at the end, or as a ``stream``. A ``watcher`` in the place of
+    ``watch`` may replace ranks that fail.
 
     Raises ``LaunchError`` for what cannot be started, ``RankError`` for the rank that failed first or never arrived.
     However it ends, no process is left.
@@ -65,7 +68,8 @@ def run(
         variables = environment(env, chosen, ranks)
         job = Job(folder, ranks, nnodes, timeout, chosen, variables, os.getcwd(), import_path(), free_port())
         _write(job, target)
-        return _watch(ColdRanks(job) if cold else warm.WarmRanks(job), echo, interrupted)
+        processes = ColdRanks(job) if cold else warm.WarmRanks(job)
+        return _watch(partial(watcher, processes, echo == "stream", interrupted), echo)
 
 
 def prepare() -> None:
@@ -87,10 +91,10 @@ def _temporary_folder() -> Iterator[Path]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _watch(processes: Processes, echo: str, interrupted: Callable[[], bool]) -> Ranks:
+def _watch(watched: Callable[[], Ranks], echo: str) -> Ranks:
     """Watch, and print the grouped output even if a rank fails: it often says why."""
     try:
-        result = watch(processes, echo == "stream", interrupted)
+        result = watched()
     except RankError as error:
         if echo == "grouped":
             print(error.ranks.grouped, end="", file=sys.stdout, flush=True)

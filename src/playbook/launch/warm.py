@@ -168,10 +168,14 @@ class WarmRanks:
         self._stopped = False
         self._server = start()
 
-    def start(self) -> None:
-        """Have the ranks forked."""
+    def start(self, some: list[int] | None = None) -> None:
+        """Have the ranks forked, or ``some`` of them, which have ended, once more."""
         self._server.asked = True
-        self._send("run")
+        self._send("run", some)
+
+    def end(self, some: list[int]) -> None:
+        """Kill some of the ranks: their ends are reported."""
+        self._send("end", some)
 
     @property
     def done(self) -> bool:
@@ -212,9 +216,9 @@ class WarmRanks:
         if not self._stopped:
             close()
 
-    def _send(self, verb: str) -> None:
+    def _send(self, verb: str, some: list[int] | None = None) -> None:
         with contextlib.suppress(BrokenPipeError, ConnectionError):  # `wait` will say that it died
-            self._server.control.send(json.dumps({verb: str(self.job.folder)}).encode())
+            self._server.control.send(json.dumps({verb: str(self.job.folder), "ranks": some}).encode())
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ file.
 Requests and reports are JSON packets on one socket:
 
     ← {"run": FOLDER}    → {"folder": …, "rank": 2, "status": 0}    as ``subprocess`` counts: -9 is SIGKILL
+    ← {"end": FOLDER, "ranks": [2, 3]}                              kills these, as "run" can start some again
     ← {"stop": FOLDER}   → {"folder": …, "stopped": true}           when none of its processes is left
 """
 
@@ -60,16 +61,20 @@ class WarmProcess:
         if not packet:
             return False
         match json.loads(packet):
-            case {"run": folder}:
-                self._start(folder)
+            case {"run": folder, "ranks": some}:
+                self._start(folder, some)
+            case {"end": folder, "ranks": some}:
+                for other, rank, pid in self._ranks.values():
+                    if other == folder and rank in some:
+                        kill_group(pid)
             case {"stop": folder}:
                 self._stop(folder)
                 self._report(folder=folder, stopped=True)
         return True
 
-    def _start(self, folder: str) -> None:
+    def _start(self, folder: str, some: list[int] | None = None) -> None:
         job = Job.read(Path(folder))
-        for rank in range(job.ranks):
+        for rank in some or range(job.ranks):
             pid = os.fork()
             if pid == 0:
                 self._become(job, rank)

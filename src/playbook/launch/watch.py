@@ -6,7 +6,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 from playbook.launch.diagnosis import Evidence, explain
 from playbook.launch.job import Job
@@ -32,13 +32,17 @@ class Processes(Protocol):
     def stop(self) -> None: ...
 
 
+#: Given processes, whether to show what they print, and what says that they are to end.
+Watcher: TypeAlias = Callable[[Any, bool, Callable[[], bool]], Ranks]
+
+
 def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -> Ranks:
     """The ranks once all have ended. However this function is left, no rank is left behind.
 
     Raises ``RankError`` for the rank that failed first, or for the ranks that were not there in time, and
     ``KeyboardInterrupt`` soon after ``interrupted`` is true.
     """
-    job, printed = processes.job, _Stream(processes.job)
+    job, printed = processes.job, Stream(processes.job)
     try:
         processes.start()
         failed, late = _until_failure(processes, printed if stream else None, interrupted)
@@ -47,7 +51,7 @@ def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -
         processes.stop()
     if stream:
         printed.show(last=True)
-    ranks, unreadable = _results(job)
+    ranks, unreadable = results(job)
     error = unreadable if evidence is None else explain(job, evidence)
     if error is None:
         return ranks
@@ -55,7 +59,7 @@ def watch(processes: Processes, stream: bool, interrupted: Callable[[], bool]) -
     raise error
 
 
-def _results(job: Job) -> tuple[Ranks, RankError | None]:
+def results(job: Job) -> tuple[Ranks, RankError | None]:
     """What every rank left, and the failure of the first whose value cannot be read here, which counts as None."""
     found, failure = [], None
     for rank in range(job.ranks):
@@ -72,7 +76,7 @@ def _results(job: Job) -> tuple[Ranks, RankError | None]:
 
 
 def _until_failure(
-    processes: Processes, printed: _Stream | None, interrupted: Callable[[], bool]
+    processes: Processes, printed: Stream | None, interrupted: Callable[[], bool]
 ) -> tuple[bool, float]:
     """Wait until all have ended, one has failed, or the time is up; whether one has failed, the seconds that are up."""
     job = processes.job
@@ -142,7 +146,7 @@ def _ask(processes: Processes, late: bool) -> dict[int, bool]:
     return asked
 
 
-class _Stream:
+class Stream:
     """Shows what ranks print, while they print it, in whole lines."""
 
     def __init__(self, job: Job):

@@ -222,10 +222,10 @@ def default_device() -> str:
     return "cuda" if torch.cuda.is_available() else "cpu"
 
 
-def make_trainer(shape: Any, corpus: Corpus, config: TrainConfig, mesh: Mesh | None = None) -> Trainer:
+def make_trainer(shape, corpus: Corpus, config: TrainConfig, mesh: Any = None, kind=Trainer) -> Trainer:
     """Model, batches and trainer from a shape (anything that ``shapes.load`` takes), a corpus and a config.
 
-    Of many ranks each makes its own, with the ``mesh`` of ``config.layout``.
+    Of many ranks each makes its own, with the ``mesh`` of ``config.layout``; ``kind`` is its class.
     Raises ConfigError, before anything large is allocated, for what does not fit together.
     """
     if mesh is None and config.layout.world_size > 1:
@@ -253,7 +253,7 @@ def make_trainer(shape: Any, corpus: Corpus, config: TrainConfig, mesh: Mesh | N
         lab("fp8", "layers")(model, config.fp8, seed=config.seed)
     make = lab("documents", "batches") if config.documents == "packed" else TokenBatches
     batches = make(corpus, config.global_batch, config.seq, config.seed)
-    return Trainer(model, batches, config, mesh)
+    return kind(model, batches, config, mesh)
 
 
 def compile_blocks(model: Transformer) -> None:
