@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from playbook.instruments.measure import compare_times
 from playbook.layout.tokens import MaskBlock
 from playbook.model.attend import OnlineSoftmax, flash, flash_backward, has_kernel
 from playbook.parallel.context import RankTokens, add
+from playbook_book.instruments.measured import compare_times
 
 Result = dict[str, Any]
 BACKENDS = {

@@ -10,8 +10,8 @@ import torch
 from all_pairs import all_pairs, combined
 from torch import Tensor, nn
 
-from playbook.instruments.measure import SavedActivations
 from playbook.kernels.jit import Launch, launches
+from playbook_book.instruments.measured import SavedActivations
 from playbook_book.kernels.compiled import SHARED, Compiled, compiled
 
 CAPABILITIES = (80, 90, 100)

@@ -4,7 +4,6 @@ import pytest
 import torch
 from helpers import BLOCKS, LLAMA, gradients, relative_error, tokens
 
-from playbook.instruments.measure import SavedActivations, count_flops
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.layout import RECOMPUTE
 from playbook.model.transformer import Transformer
@@ -12,6 +11,7 @@ from playbook.shapes import load
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.instruments.measured import SavedActivations, count_flops
 
 NEEDS_GPU = [
     pytest.mark.gpu,

@@ -18,12 +18,12 @@ from playbook.config_families import EVERY
 from playbook.config_hybrids import HYBRIDS, STATES
 from playbook.errors import ShapeError
 from playbook.huggingface import ARCHITECTURES, STRANGE
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.ops import TORCH_OPS
 from playbook.model.transformer import Transformer
 from playbook.planning.memory import predict
 from playbook.shapes import PRESETS, ModelShape, MoE, load
+from playbook_book.instruments.measured import SavedActivations
 
 #: What presets say and a config.json does not: losses and rates of a report, and the length that one trained with.
 BEYOND = {

@@ -143,15 +143,15 @@ def test_what_training_needs_can_be_read() -> None:
 def test_the_core_can_be_read() -> None:
     core = set(filter(is_core, MODULES.files))
     print(f"the core has {len(core)} files, {lines(core)} lines")
-    assert len(core) <= 108
-    assert lines(core) <= 16591
+    assert len(core) <= 107
+    assert lines(core) <= 16490
 
 
 def test_the_library_stays_small() -> None:
     library = {module for module in MODULES.files if f"{module}.".startswith("playbook.")}
     print(f"src/playbook has {len(library)} files, {lines(library)} lines")
     assert len(library) <= 260
-    assert lines(library) <= 41092
+    assert lines(library) <= 40980
 
 
 def test_what_training_needs_is_the_core() -> None:
@@ -166,7 +166,7 @@ def test_what_training_needs_has_no_circles() -> None:
 def test_the_techniques_stay_short() -> None:
     room = {module for module in MODULES.files if f"{module}.".startswith("playbook.parallel.")}
     print(f"src/playbook/parallel has {lines(room)} lines")
-    assert lines(room) <= 4209
+    assert lines(room) <= 4199
 
 
 def test_functions_of_the_core_fit_on_a_screen() -> None:

@@ -16,8 +16,8 @@ from playbook.parallel.mesh import Mesh
 from playbook.seeding import derive_seed
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
-from playbook.training.sampler import Sampler, log_probabilities
 from playbook.training.trainer import Trainer, make_trainer
+from playbook_book.sampling.sampler import Sampler, log_probabilities
 
 #: Each prompt is continued so many times: the mean reward of these is what one of them is compared with (GRPO).
 GROUP = 8

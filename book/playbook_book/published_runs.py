@@ -6,9 +6,9 @@ from dataclasses import dataclass, field
 
 from playbook._checks import check_fields, check_positive, unknown
 from playbook.errors import ConfigError
-from playbook.estimates.training_time import FLOPS_PER_PARAMETER, training_flops, utilisation
 from playbook.hardware import ACCELERATORS
 from playbook_book.parameter_counts import PUBLISHED
+from playbook_book.training_time import FLOPS_PER_PARAMETER, training_flops, utilisation
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 
 from playbook._checks import check_fields, check_positive, unknown
 from playbook.errors import ConfigError
-from playbook.estimates.training_time import FLOPS_PER_PARAMETER
 from playbook.planning.flops import step_flops
 from playbook.shapes import ModelShape
+from playbook_book.training_time import FLOPS_PER_PARAMETER
 
 #: FLOPs per parameter and token where full recomputation adds a forward pass.
 FLOPS_WITH_RECOMPUTATION = FLOPS_PER_PARAMETER + 2

@@ -21,7 +21,6 @@ from playbook import launch
 from playbook.documents.attention import own_documents
 from playbook.documents.pieces import Documents
 from playbook.errors import LayoutError
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.ops import TORCH_OPS, Ops, reference_attention
 from playbook.parallel.mesh import Mesh
@@ -31,6 +30,7 @@ from playbook.planning.memory import predict
 from playbook.planning.peak import RunSizes
 from playbook.planning.pipeline_memory import StageTerms
 from playbook.shapes import ModelShape
+from playbook_book.instruments.measured import SavedActivations
 
 TOLERANCE = 1e-5
 SHAPES = {

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from playbook.block import DENSE
 from playbook.errors import ConfigError
 from playbook.hardware import CLUSTERS
-from playbook.instruments.measure import count_flops
 from playbook.layout import Layout
 from playbook.layout.tokens import MaskBlock
 from playbook.model import attend
@@ -27,6 +26,7 @@ from playbook.planning.operations import Sizes
 from playbook.planning.traffic import traffic
 from playbook.shapes import ModelShape, load
 from playbook_book.context_cost import context_traffic, hiding_tokens
+from playbook_book.instruments.measured import count_flops
 from playbook_book.overlap_estimates import data_parallel_ratio, side_by_side
 from playbook_book.overlap_ratios import (
     Overlap,

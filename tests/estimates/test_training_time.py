@@ -5,12 +5,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from playbook.errors import ConfigError
-from playbook.estimates.training_time import Duration, hfu, mfu, training_time, utilisation
 from playbook.hardware import ACCELERATORS
 from playbook.planning.flops import step_flops
 from playbook.shapes import load
 from playbook_book.published_runs import RUNS, Run
 from playbook_book.scaling_laws import FLOPS_WITH_RECOMPUTATION, flops_coefficient
+from playbook_book.training_time import Duration, hfu, mfu, training_time, utilisation
 
 A100 = ACCELERATORS["a100-80"].peak()
 

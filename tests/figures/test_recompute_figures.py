@@ -8,7 +8,6 @@ import torch
 from matplotlib.colors import to_hex
 
 from playbook.figures import display
-from playbook.instruments.measure import SavedActivations
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
@@ -21,6 +20,7 @@ from playbook_book.figures.recompute import (
     utilisation,
 )
 from playbook_book.instruments.block_tape import HeldActivations
+from playbook_book.instruments.measured import SavedActivations
 from playbook_book.segments import in_segments
 
 MIB = 2**20

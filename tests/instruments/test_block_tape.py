@@ -3,10 +3,10 @@
 import pytest
 from helpers import LLAMA, tokens
 
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import RECOMPUTE
 from playbook.model.transformer import Transformer
 from playbook_book.instruments.block_tape import held_activations
+from playbook_book.instruments.measured import SavedActivations
 
 THREE = LLAMA.replace(layers=3)
 

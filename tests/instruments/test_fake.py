@@ -5,11 +5,11 @@ import torch
 from helpers import BLOCKS, GPT, LLAMA, tokens
 
 from playbook.errors import ShapeError
-from playbook.instruments.measure import SavedActivations
 from playbook.model.transformer import Transformer
 from playbook.shapes import load
 from playbook_book.classical_activations import classical_activation_bytes
 from playbook_book.instruments.fake import saved_without_memory
+from playbook_book.instruments.measured import SavedActivations
 
 
 @pytest.mark.parametrize("recompute", ["none", "selective", "full"])

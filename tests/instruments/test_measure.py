@@ -7,19 +7,18 @@ import torch
 from helpers import BLOCKS, GPT, LLAMA, tokens
 from torch import nn
 
-from playbook.instruments.measure import (
+from playbook.instruments.measure import count_traffic, operations
+from playbook.model.transformer import Transformer
+from playbook.planning.flops import forward_flops, step_flops
+from playbook_book.instruments.measured import (
     SavedActivations,
     compare_times,
     count_flops,
-    count_traffic,
     gradient_bytes,
-    operations,
     optimizer_bytes,
     parameter_bytes,
     seconds_in_turns,
 )
-from playbook.model.transformer import Transformer
-from playbook.planning.flops import forward_flops, step_flops
 
 
 class Two(nn.Module):

@@ -4,9 +4,9 @@ import torch
 from helpers import LLAMA, tokens
 from torch import nn
 
-from playbook.instruments.measure import SavedActivations
 from playbook.instruments.memory_timeline import CATEGORIES, MemoryTimeline, peak_bytes
 from playbook.model.transformer import Transformer
+from playbook_book.instruments.measured import SavedActivations
 
 
 def one_step(shape=LLAMA, steps=1):

@@ -6,11 +6,11 @@ import pytest
 import torch
 from helpers import BLOCKS, DEEPSEEK, tokens
 
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model import offload
 from playbook.model.transformer import Transformer
 from playbook.planning.memory import predict
+from playbook_book.instruments.measured import SavedActivations
 
 SHAPES = {**BLOCKS, "deepseek": DEEPSEEK}
 

@@ -6,12 +6,12 @@ from helpers import BLOCKS, GPT, gradients, relative_error, tokens
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from playbook.errors import ConfigError
-from playbook.instruments.measure import SavedActivations, count_flops
 from playbook.instruments.memory_timeline import MemoryTimeline
 from playbook.layout import RECOMPUTE
 from playbook.model.recompute import checkpoint
 from playbook.model.transformer import Transformer
 from playbook.planning.flops import step_flops
+from playbook_book.instruments.measured import SavedActivations, count_flops
 from playbook_book.segments import in_segments
 
 

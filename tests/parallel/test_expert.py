@@ -21,7 +21,6 @@ from traffic_runs import check_run
 from playbook import launch
 from playbook.errors import LayoutError, ShapeError
 from playbook.instruments.counting import CountBytes
-from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
 from playbook.layout.fields import DISPATCH
@@ -32,6 +31,7 @@ from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
 from playbook.shapes import MoE as Sizes
 from playbook.training.data import own_tokens
+from playbook_book.instruments.measured import SavedActivations
 
 TOLERANCE = 1e-5
 #: Odd widths, top-1, top-2 and top-4, biases, groups, shared experts, latent attention.

@@ -12,7 +12,6 @@ from parallel_runs import BATCH, Case, nothing
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes, traffic_groups
-from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.layout import Layout
 from playbook.model import offload
@@ -22,6 +21,7 @@ from playbook.planning.memory import predict
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 from playbook_book.context_cost import context_traffic
+from playbook_book.instruments.measured import SavedActivations
 
 SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),

@@ -6,7 +6,6 @@ from hypothesis import strategies as st
 
 from playbook.block import Norm, size, symbols, weighty
 from playbook.errors import ConfigError
-from playbook.estimates.training_time import hfu, mfu
 from playbook.planning.flops import (
     ATTENTION_CORE,
     forward_flops,
@@ -15,6 +14,7 @@ from playbook.planning.flops import (
     step_flops,
 )
 from playbook.shapes import PRESETS, ModelShape, load
+from playbook_book.training_time import hfu, mfu
 
 GPT3 = load("gpt3-175b")
 

@@ -12,7 +12,6 @@ from traffic_runs import check
 
 from playbook import launch
 from playbook.errors import ConfigError, LayoutError
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.fp4 import FP4
 from playbook.model.fp8 import use_fp8
@@ -31,6 +30,7 @@ from playbook.precision.recipes import load_fp8
 from playbook.shapes import load
 from playbook.training.data import own_tokens
 from playbook_book.instruments.kept_activations import KeptActivations
+from playbook_book.instruments.measured import SavedActivations
 
 LLAMA = BLOCKS["llama"].replace(hidden=64, heads=4, kv_heads=2, ffn=96, layers=3, max_seq=128, vocab=37)
 GPT = BLOCKS["gpt"].replace(hidden=64, heads=2, layers=4, max_seq=64, vocab=37, dropout=0.0)

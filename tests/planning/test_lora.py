@@ -12,13 +12,6 @@ from random_shapes import RUNS, deepseek_shapes, shapes
 from playbook.block import PARTS
 from playbook.errors import PlaybookError
 from playbook.hardware import load as load_cluster
-from playbook.instruments.measure import (
-    SavedActivations,
-    count_flops,
-    gradient_bytes,
-    optimizer_bytes,
-    parameter_bytes,
-)
 from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.planning.flags import FRAMEWORKS, emit
@@ -29,6 +22,13 @@ from playbook.planning.recipes import load_recipe
 from playbook.planning.simulator import simulate
 from playbook.shapes import load
 from playbook.training.optimizer import adamw
+from playbook_book.instruments.measured import (
+    SavedActivations,
+    count_flops,
+    gradient_bytes,
+    optimizer_bytes,
+    parameter_bytes,
+)
 
 #: Adapters, or parts of a model.
 TRAIN = st.integers(1, 5).map("lora:{}".format) | st.sets(st.sampled_from(PARTS), min_size=1).map("+".join)

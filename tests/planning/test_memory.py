@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 from random_shapes import RUNS, shapes
 
 from playbook.errors import ConfigError, LayoutError
-from playbook.instruments.measure import SavedActivations, gradient_bytes, optimizer_bytes, parameter_bytes
 from playbook.layout import Layout
 from playbook.layout.stages import split_layers
 from playbook.model.transformer import Transformer
@@ -17,6 +16,12 @@ from playbook.planning.terms import total
 from playbook.shapes import PRESETS, ModelShape, load
 from playbook.training.optimizer import make_optimizer
 from playbook_book.classical_activations import classical_activation_bytes
+from playbook_book.instruments.measured import (
+    SavedActivations,
+    gradient_bytes,
+    optimizer_bytes,
+    parameter_bytes,
+)
 
 
 @given(

@@ -9,7 +9,6 @@ from torch.autograd import Function
 
 from playbook.errors import LayoutError, ShapeError
 from playbook.hardware import load as load_cluster
-from playbook.instruments.measure import SavedActivations
 from playbook.layout import Layout
 from playbook.model.ops import TORCH_OPS
 from playbook.model.transformer import Transformer
@@ -20,6 +19,7 @@ from playbook.planning.peak import RunSizes
 from playbook.planning.simulator import simulate
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import ModelShape, load
+from playbook_book.instruments.measured import SavedActivations
 
 SIZES = {
     "layers": 4, "hidden": 64, "heads": 4, "vocab": 96, "ffn": 96, "gated": True, "activation": "silu", "norm": "rmsnorm",

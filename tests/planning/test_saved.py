@@ -9,7 +9,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from random_shapes import RUNS, shapes
 
-from playbook.instruments.measure import SavedActivations
 from playbook.kernels import jit
 from playbook.kernels.cross_entropy import cross_entropy
 from playbook.kernels.ops import FusedOps
@@ -25,6 +24,7 @@ from playbook.planning.saved import block_terms, embedding_terms, head_terms
 from playbook.planning.terms import SYMBOLS, maker, symbols, total
 from playbook.precision.recipes import FP8_RECIPES
 from playbook.shapes import ModelShape, load
+from playbook_book.instruments.measured import SavedActivations
 
 MODES = ["none", "selective", "full", "mlp", "core_attn+mlp+moe", "shared_experts", "full:1", "mlp+moe:1"]
 

@@ -16,7 +16,6 @@ import pytest
 import torch
 
 from playbook.layout import Layout
-from playbook.planning.healing import healed
 from playbook.planning.job import Job
 from playbook.recovery.domains import Domains
 from playbook.recovery.run import Live, Outcome, train
@@ -24,6 +23,7 @@ from playbook.shapes import ModelShape, MoE
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.healing import healed
 
 TOLERANCE = 1e-5
 DENSE = ModelShape(layers=2, hidden=24, heads=4, kv_heads=2, ffn=36, vocab=257, max_seq=32)

@@ -19,13 +19,13 @@ import torch
 import torch.distributed.checkpoint as dcp
 
 from playbook.bench import provenance
-from playbook.instruments.measure import seconds_in_turns
 from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.restore import load
 from playbook.training.saving import Checkpoints, Saving, checkpoints
 from playbook.training.trainer import Trainer, make_trainer
+from playbook_book.instruments.measured import seconds_in_turns
 
 
 def bench_checkpoint(

@@ -20,7 +20,6 @@ from typing import Any
 
 import torch
 
-from playbook.instruments.measure import compare_times, seconds_in_turns
 from playbook.model.transformer import Transformer
 from playbook.precision.products import product_torch
 from playbook.precision.recipes import load_fp8
@@ -34,6 +33,7 @@ from playbook_book.bench.contenders import said
 from playbook_book.bench.fp8_cases import RECIPES, fp8_cases
 from playbook_book.bench.kernels import cases_of, forget, measure_cases, new_record, report_kernels
 from playbook_book.bench.train import is_llama, llama_loss, transformers_llama
+from playbook_book.instruments.measured import compare_times, seconds_in_turns
 
 #: What is measured, in this order: products by recipe, kernels that quantise, emulated products, whole steps.
 FP8 = (*RECIPES, "quantize", "emulated", "steps")

@@ -11,10 +11,10 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 from playbook.bench import provenance
-from playbook.instruments.measure import compare_times
 from playbook.instruments.memory_timeline import peak_bytes
 from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape
+from playbook_book.instruments.measured import compare_times
 
 
 def bench_train(

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 
 from playbook.bench import provenance
-from playbook.estimates.training_time import hfu, mfu
 from playbook.hardware import ACCELERATORS, Accelerator
 from playbook.instruments.step_costs import StepCosts
 from playbook.planning.flops import step_flops
@@ -19,6 +18,7 @@ from playbook.shapes import ModelShape
 from playbook.training.config import TrainConfig
 from playbook.training.data import load_corpus
 from playbook.training.trainer import make_trainer
+from playbook_book.training_time import hfu, mfu
 
 #: What is tried: recomputation, and blocks compiled or not.
 VARIANTS = (("none", False), ("selective", False), ("selective", True), ("full", False))

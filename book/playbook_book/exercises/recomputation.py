@@ -133,7 +133,7 @@ def _step(checkpoint: Callable[..., Any], p: float) -> dict[str, Any]:
     """Two layers, each under a checkpoint: the loss of a step, its gradient, bytes kept, the next random number."""
     import torch
 
-    from playbook.instruments.measure import SavedActivations
+    from playbook_book.instruments.measured import SavedActivations
 
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)

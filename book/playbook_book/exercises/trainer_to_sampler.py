@@ -39,9 +39,9 @@ def received() -> tuple[float, dict[float, str]]:
 def _planned() -> tuple[list[Any], dict[str, Any]]:
     from playbook.layout import Layout
     from playbook.planning.job import Job
-    from playbook.planning.reshard import sent
-    from playbook.planning.transfer import transfer
     from playbook.shapes import load
+    from playbook_book.sampling.plan import sent
+    from playbook_book.sampling.transfer import transfer
 
     job = Job(load("llama3-70b"), Layout(tp=8, sp=True), seq=4096)
     return [sent(transfer(job, 2), 8).got[0]], {}

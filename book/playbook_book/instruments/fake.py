@@ -13,10 +13,10 @@ import torch
 from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from playbook.instruments.measure import SavedActivations
 from playbook.model.ops import Ops
 from playbook.model.transformer import Transformer
 from playbook.shapes import ModelShape, load
+from playbook_book.instruments.measured import SavedActivations
 
 
 def saved_without_memory(

@@ -10,7 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from playbook.training import invariant
+from playbook_book.sampling import invariant
 
 Operator = Callable[..., Tensor]
 

@@ -11,7 +11,7 @@ from typing import Any
 
 from playbook.errors import ConfigError
 from playbook.figures.style import PALETTE
-from playbook.instruments.events import Event, Lane, check_event
+from playbook.instruments.chrome_trace import Event, Lane, check_event
 from playbook.instruments.trace import Trace
 
 

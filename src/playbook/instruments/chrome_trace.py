@@ -1,4 +1,4 @@
-"""Reading what ``torch.profiler`` writes: Chrome's trace-event format, version 1.
+"""What a trace is made of, and reading what ``torch.profiler`` writes: Chrome's trace-event format, version 1.
 
 One JSON object whose ``traceEvents`` hold complete events (``"ph": "X"``; ``ts`` and ``dur`` in µs) and names
 of processes and threads (``"ph": "M"``). Kernels carry the ``correlation`` id of the call that launched them.
@@ -10,11 +10,12 @@ import gzip
 import json
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from playbook.errors import DataError
-from playbook.instruments.events import Event, Lane
+from playbook.figures.style import PALETTE
 
 DEVICE = {"kernel", "gpu_memcpy", "gpu_memset"}
 HOST = {"cpu_op", "user_annotation", "cuda_runtime", "cuda_driver", "python_function"}
@@ -45,6 +46,43 @@ SHOWN = {
     "registers per thread": "registers",
     "shared memory": "shared memory",
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Lane:
+    """A row of the timeline: ``kind`` is "host" (a thread) or "stream" (a device's queue)."""
+
+    name: str
+    kind: str = "host"
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something that took time. ``lane`` indexes `Trace.lanes`; ``start`` and ``duration`` are microseconds;
+    ``category`` is a concept of the palette."""
+
+    name: str
+    lane: int
+    start: float
+    duration: float
+    category: str = "compute"
+    args: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def end(self) -> float:
+        return self.start + self.duration
+
+
+def check_event(event: Event, lanes: int) -> None:
+    """Raises ``DataError`` for what no trace can hold; ``lanes`` is how many the trace has."""
+    if not 0 <= event.lane < lanes:
+        raise DataError(f"event {event.name!r} is on lane {event.lane}, but the trace has {lanes} lanes")
+    if not event.duration >= 0:
+        raise DataError(f"event {event.name!r} has duration {event.duration}, which must be 0 or more")
+    if event.category not in PALETTE:
+        raise DataError(
+            f"event {event.name!r} has category {event.category!r}; valid are {', '.join(PALETTE)}"
+        )
 
 
 def read_chrome(

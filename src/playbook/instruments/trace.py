@@ -16,8 +16,7 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from playbook.errors import DataError
-from playbook.instruments.chrome_trace import read_chrome
-from playbook.instruments.events import Event, Lane, check_event
+from playbook.instruments.chrome_trace import Event, Lane, check_event, read_chrome
 
 _exported: WeakKeyDictionary[Any, Trace] = WeakKeyDictionary()
 

@@ -1,7 +1,7 @@
 """The memory of every rank of a training run, predicted: parameters, gradients, optimizer states, activations.
 
-On one device the prediction equals what a run really allocates, to the byte (tests compare it with the instruments of
-``playbook.instruments.measure``); parallel techniques are held to the same test as the book builds them. The classical
+On one device the prediction equals what a run really allocates, to the byte (tests compare it with instruments
+that count); parallel techniques are held to the same test as the book builds them. The classical
 results are special cases: N = hv + L(12h² + 13h) + 2h parameters, 16 or 20 bytes for each, L·s·b·h·(34 + 5as/h) bytes of
 activations (Korthikanti et al. 2022, arXiv 2205.05198), ZeRO's table (Rajbhandari et al. 2020, arXiv 1910.02054).
 """

@@ -1,6 +1,6 @@
 """What autograd saves for backward, tensor by tensor: the activations of one micro-batch on one rank, in bytes.
 
-Each term is one tensor that the book's model really keeps (``instruments.measure.SavedActivations`` counts them, and
+Each term is one tensor that the book's model really keeps (an instrument counts them, and
 tests hold the two equal to the byte, on one device and on many, with PyTorch's operators and with fused ones). Tensor
 parallelism divides what lies inside its regions by t; sequence parallelism divides the rest; context parallelism divides
 the tokens (Korthikanti et al. 2022, arXiv 2205.05198, sections 4.1 to 4.3).

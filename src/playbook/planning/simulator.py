@@ -67,7 +67,7 @@ class Step:
 
     @property
     def mfu(self) -> float:
-        """FLOPs that the model needs, over what the GPUs could compute in the time (``training_time.mfu``)."""
+        """FLOPs that the model needs, over what the GPUs could compute in the time."""
         return self.flops.model / (self.seconds * self.gpus * self.peak_flops)
 
     @property

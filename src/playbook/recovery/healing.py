@@ -1,7 +1,7 @@
 """What a new replica gets from a peer: all on which its next step depends, rank to rank, in pieces.
 
 Replicas have the same layout inside, so that the tensors of a rank and of its peer correspond one to one, shards as well:
-nothing is gathered, and no file is read. How many bytes that is says `planning/healing.py`.
+nothing is gathered, and no file is read. How many bytes that is follows from the layout.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@ from published_configs import PUBLISHED
 
 from playbook.cli import main
 from playbook.errors import ConfigError
-from playbook.estimates.training_time import Duration
 from playbook.hardware import ACCELERATORS, default_reserve
 from playbook.layout import Layout
 from playbook.planning.calibration import names
 from playbook.planning.flags import FRAMEWORKS, can_say
 from playbook.planning.search import WORDS
+from playbook_book.training_time import Duration
 
 SMALL = {"model": "gpt2-xl", "gpus": 8, "global_batch": 32, "seq": 1024}
 

@@ -18,7 +18,6 @@ from typing import Any
 
 from playbook._checks import check_positive, divisors, typed_int, unknown
 from playbook.errors import ConfigError, LayoutError, PlaybookError
-from playbook.estimates.training_time import Duration
 from playbook.hardware import UNITS, Cluster, cluster_of, load_accelerator
 from playbook.layout import FIELDS, Layout
 from playbook.planning.calibration import load_calibration, names
@@ -31,6 +30,7 @@ from playbook.planning.search import CLOSE, WORDS, Found, Problem, Result, Space
 from playbook.planning.simulator import Run
 from playbook.shapes import ModelShape, load
 from playbook_book.published import TABLES, Measured
+from playbook_book.training_time import Duration
 from playbook_widgets.compute.gpus import GPU_DEFAULTS, Gpu, gpu_of, gpu_values
 from playbook_widgets.compute.pasted import settings_of
 from playbook_widgets.compute.refusals import answered

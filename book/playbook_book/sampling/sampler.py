@@ -25,9 +25,9 @@ from playbook.parallel.mesh import Mesh, all_gather
 from playbook.parallel.placement import Placements, whole
 from playbook.parallel.sequence import Crossing
 from playbook.parallel.tensor import shard_tensors
-from playbook.planning.transfer import order, sampling
-from playbook.training.invariant import attention, log_softmax, use_invariant
-from playbook.training.reshard import Transfer, needed
+from playbook_book.sampling.invariant import attention, log_softmax, use_invariant
+from playbook_book.sampling.reshard import Transfer, needed
+from playbook_book.sampling.transfer import order, sampling
 
 Core = Callable[..., Tensor]
 

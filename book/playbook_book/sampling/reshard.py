@@ -1,7 +1,7 @@
 """From trainer to sampler: weights move from the ranks of a training layout to those of a sampling layout, in memory.
 
 Reinforcement learning trains in one layout and samples in another (HybridFlow, arXiv 2409.19256, section 5, calls it
-resharding). Both know their parts of every tensor as boxes, as checkpoints do. `planning/reshard.py` says which boxes
+resharding). Both know their parts of every tensor as boxes, as checkpoints do. `plan.py` says which boxes
 travel; here they do, some at a time, so that a rank holds no more than what it trains, what it samples with, and two
 buffers. Under ZeRO-3 shards are sent as they are: nothing is gathered.
 """
@@ -19,9 +19,9 @@ from torch import Tensor, nn
 from playbook.layout.fields import BUCKET
 from playbook.parallel.engine import Engine
 from playbook.parallel.placement import Placement
-from playbook.planning import reshard as plan
-from playbook.planning.reshard import Move, Region
 from playbook.training.boxes import boxes
+from playbook_book.sampling import plan
+from playbook_book.sampling.plan import Move, Region
 
 #: By name of the whole tensor, the boxes that a rank has of it, each with a view of its elements.
 Parts: TypeAlias = dict[str, dict[Region, Tensor]]

@@ -1,6 +1,6 @@
 """What ranks of a trainer have and those of a sampler need, of a `Job`; and what is sent between. Standard library only.
 
-The boxes are those of live ranks (`training/reshard.py`), in the same order, so that `reshard.plan` plans the same
+The boxes are those of live ranks (`reshard.py`), in the same order, so that `plan.plan` plans the same
 messages.
 """
 
@@ -17,9 +17,9 @@ from playbook.layout import Layout
 from playbook.planning.job import Job
 from playbook.planning.message_times import Links
 from playbook.planning.messages import FP32, Sender
-from playbook.planning.reshard import Boxes, Move, Region, plan
 from playbook.planning.weights import Sizes, stretches
 from playbook.shapes import ModelShape
+from playbook_book.sampling.plan import Boxes, Move, Region, plan
 
 
 def sampling(trainer: Layout, shape: ModelShape, tp: int) -> Layout:

@@ -17,8 +17,8 @@ from playbook.layout import Layout
 from playbook.model.transformer import Transformer
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
-from playbook.training import invariant
-from playbook.training.sampler import Sampler, log_probabilities
+from playbook_book.sampling import invariant
+from playbook_book.sampling.sampler import Sampler, log_probabilities
 
 SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, layers=2),

@@ -24,16 +24,16 @@ from playbook.layout import Layout
 from playbook.model.moe import routers
 from playbook.model.transformer import Transformer
 from playbook.parallel.mesh import Mesh
-from playbook.planning import reshard as plan
-from playbook.planning import transfer as paper
 from playbook.planning.job import Job
 from playbook.planning.jobs import run_of
 from playbook.planning.messages import Sender
-from playbook.planning.reshard import Region
 from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
-from playbook.training.reshard import gather_and_cut
-from playbook.training.sampler import Sampler
+from playbook_book.sampling import plan
+from playbook_book.sampling import transfer as paper
+from playbook_book.sampling.plan import Region
+from playbook_book.sampling.reshard import gather_and_cut
+from playbook_book.sampling.sampler import Sampler
 
 SHAPES = {
     **SMALL,

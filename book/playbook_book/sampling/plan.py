@@ -2,7 +2,7 @@
 
 A rank of a trainer has boxes of whole tensors: slices (tp, ep), stages (pp), stretches of slices (ZeRO-3). A rank of a
 sampler needs other boxes. What it lacks is the difference, and comes from one of the ranks that have it; what it has it
-copies. So each element that a rank lacks is sent to it once, and nothing else is sent. `training/reshard.py` carries the
+copies. So each element that a rank lacks is sent to it once, and nothing else is sent. `reshard.py` carries the
 messages out, of boxes that live ranks report; `transfer.py` says what boxes those of a `Job` are.
 """
 
