@@ -44,7 +44,7 @@ ASKED = (
 def rows(folder: Path = RESULTS) -> list[list[str]]:
     """Under `HEADER`, in order. Where nothing is recorded in ``folder``, a dash stands for what was measured."""
     run = kernels(folder)
-    known = _measured(run, folder) if run else len(ASKED) * ["–"]
+    known = _measured(run, folder) if run.date else len(ASKED) * ["–"]
     return [
         [str(i), *asked, gain, chapter]
         for i, ((*asked, chapter), gain) in enumerate(zip(ASKED, known, strict=True), 1)

@@ -148,9 +148,15 @@ def _of_all_ranks(own: Parts, target: Parts) -> tuple[list[plan.Boxes], list[pla
     mine = [{name: list(some) for name, some in parts.items()} for parts in (own, target)]
     if not dist.is_initialized():
         return [mine[0]], [mine[1]]
+    # As plain tuples: a chapter's ranks have classes of their own, which pickle does not find by name.
+    plain = [{name: [tuple(region) for region in some] for name, some in parts.items()} for parts in mine]
     every: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(every, mine)
-    return [has for has, _ in every], [wants for _, wants in every]
+    dist.all_gather_object(every, plain)
+
+    def regions(parts: dict[str, list[Any]]) -> plan.Boxes:
+        return {name: [Region(*one) for one in some] for name, some in parts.items()}
+
+    return [regions(has) for has, _ in every], [regions(wants) for _, wants in every]
 
 
 def _itemsizes(engine: Engine, target: Parts) -> dict[str, int]:
