@@ -53,7 +53,7 @@ def test_every_choice_is_one_that_the_library_knows(field):
     for value, words in CONTROLS[field]["choices"]:
         assert words
         model = {"model": "qwen3-30b-a3b"} if field.startswith("moe.") or field == "etp" else {}
-        spread = {"dp": 4, "ep": 4, "sp": True} if field == "etp" else {}
+        spread = {"etp": {"dp": 4, "ep": 4, "sp": True}, "train": {"pp": 1}}.get(field, {})
         result = result_of({**STAGES, **model, **spread, field: value})
         assert "error" not in result, result
         assert result["values"][field] == value
