@@ -196,7 +196,7 @@ def sentence(event: Event, replicas: int) -> str:
         return f"step {event.step}: replica {event.replica} of {replicas} is lost ({event.why}); the others go on"
     return (
         f"step {event.step}: replica {event.replica} is back, with {event.bytes:,} bytes from replica {event.why} in "
-        f"{event.seconds:.2f} s; {event.missed} steps went without its samples, {event.tokens:,} tokens"
+        f"{event.seconds:.2f} s; steps without its samples: {event.missed}, {event.tokens:,} tokens"
     )
 
 
