@@ -57,8 +57,8 @@ def train_live(run: Run) -> Outcome:
     if lost:
         without = sum(len(members) < replicas for members in history.members)
         print(
-            f"{len(lost)} times a replica was lost: {history.discarded} steps in flight were taken again, {without} "
-            f"steps went with fewer replicas, {done.lost_tokens:,} tokens were lost",
+            f"replicas lost: {len(lost)}; steps in flight that were taken again: {history.discarded}; "
+            f"steps with fewer replicas: {without}; tokens lost: {done.lost_tokens:,}",
             file=sys.stderr,
         )
     told: dict[str, Any] = {

@@ -270,11 +270,11 @@ def _report(args: argparse.Namespace, outcome: Outcome) -> int:
         else "finished"
     )
     if last:
+        where = " on the rank with the highest peak" if len(outcome.peak_bytes) > 1 else ""
         say(
             f"{ended} {len(results)} steps: mean loss of the "
-            f"last {len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s, "
-            f"peak {peak / 2**20:,.0f} MiB"
-            + (" on the rank with the highest peak" if len(outcome.peak_bytes) > 1 else "")
+            f"last {len(last)} is {sum(last) / len(last):.3f}, {tokens / seconds:,.0f} tokens/s"
+            + (f", peak {peak / 2**20:,.0f} MiB{where}" if peak else "")  # ranks that were ended tell none
         )
     elif outcome.interrupted:
         say("interrupted before the first step")
