@@ -365,7 +365,10 @@ def sweep_report(rows: Sequence[Measured], calibration: Calibration) -> dict[str
 
 def squares(rows: Sequence[Measured], calibration: Calibration | str) -> list[dict[str, Any]]:
     """For each table and number of GPUs in ``rows`` the layout that was measured as the fastest and the one that is
-    predicted to be: among those that ran, and of these among those that are said to fit. ``seconds`` are measured."""
+    predicted to be: among those that ran, and of these among those that are said to fit. ``seconds`` are measured.
+
+    And the one whose twin was the fastest, which has the other ZeRO stage and else the same: what a choice is worth that
+    rests on a measurement of a neighbour, so on nothing but how the runs scatter."""
     found = []
     for table, gpus in sorted({(row.table, row.job["gpus"]) for row in rows}):
         ran = [row for row in rows if (row.table, row.job["gpus"]) == (table, gpus) and row.seconds]
@@ -377,8 +380,18 @@ def squares(rows: Sequence[Measured], calibration: Calibration | str) -> list[di
         square["tokens"] = first.job["global_batch"] * first.job["seq"]
         square["measured best"] = {"layout": first.name, "seconds": first.seconds}
         square["predicted best"] = {"layout": said.name, "seconds": said.seconds, "predicted": seconds}
+        twins = {row.name: row for row in ran}
+        pairs = [(twin.seconds, row) for row in ran if (twin := twins.get(twin_of(row.name)))]
+        if pairs:
+            seconds, said = min(pairs, key=lambda pair: pair[0])
+            square["twin's best"] = {"layout": said.name, "seconds": said.seconds, "twin": seconds}
         found.append(square)
     return found
+
+
+def twin_of(layout: str) -> str:
+    """The same layout without ZeRO, or with its first stage."""
+    return re.sub(r"zero=[01]", lambda zero: "zero=1" if zero[0] == "zero=0" else "zero=0", layout)
 
 
 #: Curves of the sweep: an axis, the model, and its number of nodes, or None where the axis adds nodes.
