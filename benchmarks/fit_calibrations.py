@@ -381,7 +381,7 @@ def squares(rows: Sequence[Measured], calibration: Calibration | str) -> list[di
         square["measured best"] = {"layout": first.name, "seconds": first.seconds}
         square["predicted best"] = {"layout": said.name, "seconds": said.seconds, "predicted": seconds}
         twins = {row.name: row for row in ran}
-        pairs = [(twin.seconds, row) for row in ran if (twin := twins.get(twin_of(row.name)))]
+        pairs = [(twin.seconds, row) for row in ran if (twin := twins.get(twin_of(row.name), row)) is not row]
         if pairs:
             seconds, said = min(pairs, key=lambda pair: pair[0])
             square["twin's best"] = {"layout": said.name, "seconds": said.seconds, "twin": seconds}
