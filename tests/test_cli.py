@@ -511,6 +511,16 @@ def test_no_flag_has_two_dashes_for_a_value(words, capsys):
     assert f"argument {flag}: -- is no value" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(("words", "said"), [
+    ("memory --clster h100", "playbook memory: unrecognized arguments: --clster h100; did you mean --cluster?"),
+    ("simulate --gbs=8", "playbook simulate: unrecognized arguments: --gbs=8 (see playbook simulate --help)"),
+])  # fmt: skip
+def test_an_unknown_flag_is_refused_by_its_command_with_the_near_ones(words, said, capsys):
+    with pytest.raises(SystemExit):
+        main(words.split())
+    assert capsys.readouterr().err.startswith(said)
+
+
 def test_what_comes_after_two_dashes_is_for_another_command(capsys):
     assert main(["slurm", "--", "mine.py", "--flag=--"]) == 0
     assert "mine.py --flag=--" in capsys.readouterr().out

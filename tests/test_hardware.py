@@ -137,6 +137,7 @@ def test_unknown_names_are_refused_with_the_near_ones():
         load("h100-88")
     with pytest.raises(ConfigError, match="unknown accelerator 'x1'; known: a100-40"):
         load_accelerator("x1")
+    assert load_accelerator("H200-8") == load_accelerator("h200")
     assert load("rtx4090-8", 16) == cluster_of(load_accelerator("rtx4090")).with_gpus(16)
     with pytest.raises(
         ConfigError, match="cluster 'h100' is a single accelerator; a cluster of it is h100-8"

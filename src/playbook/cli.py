@@ -7,6 +7,7 @@ sentence on stderr and exit status 2; Ctrl-C, SIGTERM and SIGHUP with status 130
 from __future__ import annotations
 
 import argparse
+import difflib
 import errno
 import io
 import os
@@ -59,7 +60,13 @@ class _Parser(argparse.ArgumentParser):
         for word in takewhile(lambda word: word != "--", sys.argv[1:] if args is None else args):
             if word.startswith("--") and word.endswith("=--"):
                 self.error(f"argument {word[:-3]}: -- is no value")
-        return super().parse_known_args(args, namespace)
+        found, unread = super().parse_known_args(args, namespace)
+        if unread and self.get_default("run"):  # the parser of all commands does not know this one's flags
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(unread[0].partition("=")[0], flags, n=2, cutoff=0.75)
+            hint = f"; did you mean {' or '.join(near)}?" if near else ""
+            self.error(f"unrecognized arguments: {' '.join(unread)}{hint}")
+        return found, unread
 
 
 def main(argv: Sequence[str] | None = None) -> int:

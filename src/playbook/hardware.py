@@ -217,8 +217,7 @@ CLUSTERS: dict[str, Cluster] = {
 def load(name: str | Cluster, gpus: int | None = None) -> Cluster:
     """The cluster called ``name``, with ``gpus`` GPUs if given; ``rtx4090-8`` is one of an accelerator sold by itself.
 
-    Raises :class:`ConfigError` for an unknown name, and for an accelerator's: that is
-    :func:`load_accelerator`.
+    Raises :class:`ConfigError` for an unknown name, and for an accelerator's (:func:`load_accelerator`).
     """
     if isinstance(name, str):
         if name in ACCELERATORS:
@@ -241,12 +240,13 @@ def cluster_of(accelerator: Accelerator) -> Cluster:
 
 
 def load_accelerator(name: str | Accelerator) -> Accelerator:
-    """The accelerator called ``name``, in any case; raises :class:`ConfigError` for an unknown one."""
+    """The accelerator called ``name``, in any case, or of the cluster called so; ConfigError for an unknown one."""
     if isinstance(name, Accelerator):
         return name
-    if name.lower() not in ACCELERATORS:
+    known = ACCELERATORS | {key: cluster.accelerator for key, cluster in CLUSTERS.items()}
+    if name.lower() not in known:
         raise ConfigError(unknown("accelerator", name, ACCELERATORS))
-    return ACCELERATORS[name.lower()]
+    return known[name.lower()]
 
 
 def read_bytes(label: str, text: str, *, least: int = 1) -> int:

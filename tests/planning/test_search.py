@@ -251,6 +251,11 @@ def found_of(layout: str, **seconds: float) -> Found:
             "30.0% longer than dp=8: +2 s of waiting for tensor-parallel messages, +1 s of pipeline bubble. Without "
             "any waiting for tensor-parallel messages it would still be behind.",
         ),
+        (
+            {"compute": 8.0, "tp": 0.5, "bubble": 1.0},
+            "5.0% less than dp=8: +1 s of pipeline bubble, +0.5 s of waiting for tensor-parallel messages; it saves 2 s "
+            "of computation; but it loses more where the calibration is a little wrong.",
+        ),
     ],
 )
 def test_why_one_is_faster_in_words(slower, said):

@@ -56,22 +56,11 @@ def add(commands: Any) -> None:
     flag("--seq", type=int, metavar="N", help="tokens per sample (default: the model's max_seq)")
     flag("--precision", default="bf16-mixed", help=", ".join(RECIPES))
     flag("--attention", default="sdpa", help="sdpa (flash kernels) or reference (scores in memory)")
-    flag(
-        "--fused",
-        nargs="?",
-        const="all",
-        default="none",
-        metavar="K,…",
-        help="operations that run as one kernel (see below): some of them or, without a list, all that the book's "
-        "kernels do (`playbook train --kernels fused`)",
-    )
-    flag(
-        "--fp8",
-        default="",
-        metavar="RECIPE",
-        help="products of linear layers in FP8 or FP4, as `playbook train --fp8`: kept "
-        "inputs with their scales, and copies of the weights",
-    )
+    some = "operations that run as one kernel (see below): some of them or, without a list, all that "
+    some += "the book's kernels do (`playbook train --kernels fused`)"
+    flag("--fused", nargs="?", const="all", default="none", metavar="K,…", help=some)
+    products = "products of linear layers in FP8 or FP4, as `playbook train --fp8`: kept inputs with their scales, and "
+    flag("--fp8", default="", metavar="RECIPE", help=products + "copies of the weights")
     flag(
         "--calibration",
         metavar="NAME",
@@ -79,19 +68,13 @@ def add(commands: Any) -> None:
         f"{', '.join(names())}, or a .toml file",
     )
     flag("--offload", action="store_true", help="keep master weights and moments in CPU memory")
-    flag(
-        "--optimizer-bytes",
-        type=int,
-        metavar="K",
-        help="bytes per parameter of optimizer states with master weights (default: Adam's)",
-    )
-    flag(
-        "--optimizer",
-        default=OPTIMIZERS[0],
-        help=f"{', '.join(OPTIMIZERS)}: of a block's matrix muon has one moment",
-    )
+    states = "bytes per parameter of optimizer states with master weights (default: Adam's)"
+    flag("--optimizer-bytes", type=int, metavar="K", help=states)
+    moments = f"{', '.join(OPTIMIZERS)}: of a block's matrix muon has one moment"
+    flag("--optimizer", default=OPTIMIZERS[0], help=moments)
     flag("--document", type=int, metavar="N", help=DOCUMENT)
-    flag("--accelerator", metavar="A", help=f"say whether it fits: {', '.join(ACCELERATORS)}")
+    fits = f"say whether it fits: {', '.join(ACCELERATORS)}, or a cluster of `playbook simulate`"
+    flag("--accelerator", "--cluster", metavar="A", help=fits)
     flag("--memory", metavar="96GB", help="memory of a GPU that is none of these, or less of one")
     flag(
         "--reserve",

@@ -585,11 +585,15 @@ def explain(best: Found, other: Found) -> str:
         ((gap, part) for part, gap in gaps.items() if gap > 0.002 * best.step.seconds), reverse=True
     )
     less = sorted((gap, part) for part, gap in gaps.items() if gap < -0.002 * best.step.seconds)
-    said = f"{other.layout} takes {ratio - 1:.1%} longer than {best.layout}"
+    said = (
+        f"{other.layout} takes {abs(ratio - 1):.1%} {'longer' if ratio >= 1 else 'less'} than {best.layout}"
+    )
     if more:
         said += ": " + ", ".join(f"{gap:+.3g} s of {WORDS[part]}" for gap, part in more[:3])
     if less:
         said += "; it saves " + ", ".join(f"{-gap:.3g} s of {WORDS[part]}" for gap, part in less[:2])
+    if ratio < 1:
+        return said + "; but it loses more where the calibration is a little wrong."
     if more:
         part = more[0][1]
         need = other.step.breakdown[part] - (other.step.seconds - best.step.seconds)
