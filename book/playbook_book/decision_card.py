@@ -70,7 +70,8 @@ def parameters_of_a_gpu(cluster: Cluster) -> float:
 def tokens_of_zero3(cluster: Cluster) -> float:
     """Tokens from which on ZeRO-3 hides in backward over eight whole nodes, whatever a block's weights.
 
-    Beside tp ranks in each node it is as many: a micro-batch needs tp times the tokens, which tp ranks share.
+    Beside tp ranks in each node it is a tenth fewer at most: a micro-batch needs tp times the tokens, which tp ranks
+    share.
     """
     layout = Layout(dp=64, zero=3)
     return TOKENS * _ratio(cluster, zero3(load("llama3-70b"), layout, TOKENS, backward=True), layout, "dp")

@@ -165,21 +165,27 @@ def expert(
 GROUPS = ("tp", "cp", "dp", "pp", "ep", "edp")
 
 
-def group_bandwidth(cluster: Cluster, layout: Layout, axis: str) -> float:
-    """Bytes/s that each GPU sends to the others of its group along ``axis``, one of `GROUPS`.
-
-    NVLink where the group fits in a node. Between nodes, a ring has an adapter for each of its ranks in a node (dp, edp,
-    tp); hops and all-to-alls have one each (cp, pp, ep). ``dp`` is all replicas, those of cp included.
-    """
+def across_nodes(cluster: Cluster, layout: Layout, axis: str) -> int:
+    """Of a group along ``axis`` that goes over nodes, how many ranks are in the first; 0 where all of them are."""
     if axis not in GROUPS:
         raise ConfigError(unknown("axis", axis, GROUPS))
     groups = groups_of(layout, 0)
     group = groups.get("replicas", groups["dp"]) if axis == "dp" else groups[axis] or (0,)
     inside = sum(rank < cluster.gpus_per_node for rank in group)
-    if inside == len(group):
+    return 0 if inside == len(group) else inside
+
+
+def group_bandwidth(cluster: Cluster, layout: Layout, axis: str) -> float:
+    """Bytes/s that each GPU sends to the others of its group along ``axis``, one of `GROUPS`.
+
+    NVLink where the group fits in a node. Between nodes, a ring has an adapter for each of its ranks in a node (dp, edp,
+    tp), and is no faster than NVLink brings to them; hops and all-to-alls have one each (cp, pp, ep). ``dp`` is all
+    replicas, those of cp included.
+    """
+    if not (inside := across_nodes(cluster, layout, axis)):
         return cluster.intra_bandwidth
     adapters = 1 if axis in ("cp", "pp", "ep") else inside
-    return min(adapters * cluster.inter_bandwidth, cluster.accelerator.link_bandwidth)
+    return min(adapters * cluster.inter_bandwidth, cluster.intra_bandwidth)
 
 
 def _tokens(layout: Layout, seq: int) -> int:

@@ -30,7 +30,7 @@ def balance(cluster: Cluster, bandwidth: float) -> float:
 def test_thresholds_are_those_of_the_formulas(cluster: Cluster) -> None:
     nvlink, adapter = cluster.intra_bandwidth, cluster.inter_bandwidth
     # Backward of 4Pt FLOPs; weights in two bytes and gradients in four, over one ring with eight adapters or NVLink:
-    slowest = min(8 * adapter, cluster.accelerator.link_bandwidth)
+    slowest = min(8 * adapter, nvlink)
     assert tokens_of_zero3(cluster) == pytest.approx(63 / 64 * 6 / 4 * balance(cluster, slowest), rel=1e-3)
     # A ring's messages have forward's two parts and, in four bytes, gradients; five products for two, causal:
     assert tokens_of_context(cluster) == pytest.approx(1.2 * 2 / 8 * balance(cluster, adapter), rel=1e-3)
@@ -52,4 +52,4 @@ def test_recomputation_costs_a_pass_of_four() -> None:
 def test_the_card_has_a_number_for_each_cluster() -> None:
     rows = card(PAGE)
     assert all(len(row) == len(HEADER) + len(PAGE) and all(row) for row in rows)
-    assert [row[-2] for row in rows if row[1].startswith("ZeRO-3")] == ["1,825"]  # as Overlap prints
+    assert [row[-2] for row in rows if row[1].startswith("ZeRO-3")] == ["2,028"]  # as Overlap prints

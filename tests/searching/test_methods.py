@@ -11,7 +11,7 @@ import pytest
 from playbook.errors import ConfigError, LayoutError
 from playbook.hardware import load as load_cluster
 from playbook.planning.job import Job
-from playbook.planning.search import Problem, Space, search
+from playbook.planning.search import Problem, Space, candidates, search
 from playbook.shapes import load
 from playbook_book.searching.compare import Trial, problems, trial, trials
 from playbook_book.searching.landscape import Enough, Evaluator, Landscape, point_of
@@ -245,3 +245,12 @@ def test_bad_input_is_named():
 def test_a_point_says_all_of_a_layout(easy):
     assert all(point_of(one) == point for point, one in easy.layouts.items())
     assert len(set(easy.layouts.values())) == len(easy.layouts)
+
+
+def test_every_layout_that_can_run_is_a_point_of_its_own():
+    """On two nodes ZeRO shards over one or both of them, and experts are cut as attention is, or whole."""
+    space = Space(cp=(1,), tp=(2,), pp=(1,), ep=(4,), etp=(0, 1), zero=(1, 3), micro_batch=(1,))
+    found = landscape_of("qwen3-30b-a3b", 16, 32, space)
+    every = list(candidates(found.problem, space))
+    assert {(one.replicate, one.etp) for one in every} == {(1, 0), (1, 1), (2, 0), (2, 1)}
+    assert set(found.layouts.values()) == set(every)

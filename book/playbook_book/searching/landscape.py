@@ -17,7 +17,7 @@ from playbook.layout import Layout
 from playbook.planning.search import Planner, Problem, Space, candidates
 
 #: What a layout is made of: dp follows from the GPUs, grad_acc from the batch, and vpp goes with its schedule.
-CHOICES = ("tp", "cp", "pp", "ep", "pipeline", "micro_batch", "zero", "recompute")
+CHOICES = ("tp", "cp", "pp", "ep", "etp", "pipeline", "micro_batch", "zero", "replicate", "recompute")
 #: An option of each choice.
 Point = tuple[Hashable, ...]
 

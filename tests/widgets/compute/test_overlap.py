@@ -16,6 +16,7 @@ from playbook.hardware import CLUSTERS
 from playbook.layout import Layout
 from playbook.shapes import load
 from playbook_book.overlap_ratios import (
+    across_nodes,
     context,
     data_parallel,
     expert,
@@ -63,9 +64,8 @@ def test_ratios_are_the_librarys_with_the_links_of_the_layout(inputs):
             ratios = [each.ratio(peak_flops=speed, bandwidth=bandwidth) for each in both]
             assert one["ratio"] == pytest.approx(max(ratios))
             assert one["phase"] == ("forward", "backward")[ratios.index(max(ratios))]
-            assert one["link"].startswith(
-                "NVLink" if bandwidth == pytest.approx(cluster.intra_bandwidth) else "network"
-            )
+            inside = not across_nodes(cluster, layout, axis)
+            assert one["link"].startswith("NVLink" if inside else "network")
     if found["DP"]["ratio"] is not None:
         one = data_parallel(shape, layout, seq)
         bandwidth = group_bandwidth(cluster, layout, "dp")
@@ -77,11 +77,11 @@ def test_gradients_of_experts_take_their_own_links():
     inputs = {"model": "mixtral-8x7b", "tp": 1, "cp": 1, "dp": 16, "pp": 1, "ep": 8}
     shape, layout, cluster = load("mixtral-8x7b"), Layout(dp=16, ep=8), CLUSTERS["h100-8"]
     speed, parts = 0.5 * 989e12, []
-    for experts, bandwidth in ((False, 400e9), (True, 50e9)):
+    for experts, bandwidth in ((False, 360e9), (True, 50e9)):
         one = data_parallel(shape, layout, 8192, experts=experts)
         parts.append(one.ratio(peak_flops=speed, bandwidth=bandwidth))
     assert rows(inputs)["DP"]["ratio"] == pytest.approx(sum(parts))
-    assert rows(inputs)["DP"]["link"] == "network, 400 and 50 GB/s"
+    assert rows(inputs)["DP"]["link"] == "network, 360 and 50 GB/s"
     assert rows({**inputs, "dp": 8})["DP"]["link"] == "NVLink, 360 GB/s"  # no copies, nothing to send
     assert group_bandwidth(cluster, layout, "edp") == pytest.approx(50e9)
 

@@ -20,6 +20,7 @@ from playbook.planning.rank_view import groups_of
 from playbook.shapes import PRESETS, ModelShape
 from playbook_book.overlap_ratios import (
     Overlap,
+    across_nodes,
     context,
     data_parallel,
     expert,
@@ -195,9 +196,9 @@ def _row(setting: OverlapSetting, name: str) -> dict[str, Any]:
             "link": "",
             "text": _unused(setting, name),
         }
-    speed, found = setting.speed(axis), setting.ratios(name)
+    found = setting.ratios(name)
     phase = max(found, key=lambda phase: found[phase])
-    inside = speed == group_bandwidth(setting.cluster, Layout(), axis)
+    inside = not across_nodes(setting.cluster, setting.layout, axis)
     return {
         "name": name,
         "axis": axis,
