@@ -22,7 +22,7 @@ from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.parallel.zero import Zero1, Zero2
 from playbook.training.optimizer import adamw
-from playbook_book.sampler import Sampler
+from playbook_book.distributed_sampler import Sampler
 
 
 class Switch(nn.Module):
