@@ -52,12 +52,15 @@ def late(cluster, tmp_path_factory) -> dict[str, tuple[Path, str]]:
     """
     sent = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name, command, more in (
-            ("requeued", train("dp=2", "5,6,7"), {"nodes": 2, "partition": "low", "requeue": True}),
-            ("array", train(""), {"nodes": 1, "array": 3}),
+        for name, how, more in (
+            ("requeued", ("dp=2", "5,6,7"), {"nodes": 2, "partition": "low", "requeue": True}),
+            ("array", ("",), {"nodes": 1, "array": 3}),
         ):
             patch.chdir(tmp_path_factory.mktemp(name))
-            sent[name] = Path.cwd(), submit(command, slurm.SlurmJob(gpus_per_node=1, cpus_per_gpu=1, **more))
+            sent[name] = (
+                Path.cwd(),
+                submit(train(*how), slurm.SlurmJob(gpus_per_node=1, cpus_per_gpu=1, **more)),
+            )
         for layout in ("dp=2", ""):
             undisturbed(layout)  # a controller that has just begun starts jobs after three seconds
         for name, one in (("requeued", ""), ("array", "_1")):
@@ -225,7 +228,7 @@ def test_a_job_goes_back_to_the_queue_and_on(cluster, late, monkeypatch):
     urgent = slurm.submit(Path("urgent.sh"), Path("urgent.log"), os.environ)
     assert becomes(cluster, urgent) == "COMPLETED"
     assert becomes(cluster, job, "PENDING") == "PENDING", said()
-    assert "saved and left, as asked, after 7 steps" in said()
+    assert "saved and left, as asked, after 1 steps" in said()
 
     goes_on(cluster, job, "waits-7")
     cluster.fail(NODES[3])
