@@ -13,6 +13,7 @@ import pytest
 import torch
 import torch.distributed as dist
 from helpers import DEEPSEEK
+from parallel_runs import at_collectives
 
 from playbook import launch
 from playbook.errors import LayoutError
@@ -136,7 +137,7 @@ def by_level(
     to: list[int] = []
     for channel in channels:
         channel._start = partial(noted, channel._start, to, channel.peer)
-    with CountBytes(labels) as count:
+    with at_collectives(count := CountBytes(labels)):
         step()
     node, found = mesh.layout.world_size // 2, {axis: Counter() for axis in groups}
     for event in (event for event in count.events if event.sent and event.group in labels):
