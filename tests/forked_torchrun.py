@@ -13,11 +13,13 @@ from pathlib import Path
 
 gc.disable()  # nothing that is imported becomes garbage
 
-import torch._dynamo  # noqa: E402, F401 (any optimizer imports it)
 from torch.distributed import run  # noqa: E402
 from torch.distributed.launcher.api import LaunchConfig, elastic_launch  # noqa: E402
 
-import playbook.commands.training  # noqa: E402, F401
+if "train" in sys.argv:
+    import torch._dynamo  # noqa: F401 (any optimizer imports it)
+
+    import playbook.commands.training  # noqa: F401
 
 gc.freeze()
 gc.enable()

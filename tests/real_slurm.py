@@ -128,7 +128,7 @@ class Cluster:
         limit = time.monotonic() + 300
         while not condition():
             assert time.monotonic() < limit, "\n".join([said(), *self.words()])
-            time.sleep(0.05)
+            time.sleep(0.2)  # a condition may start a program, and ask the controller
 
     def words(self) -> list[str]:
         """The logs of all daemons."""

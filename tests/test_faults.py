@@ -101,14 +101,13 @@ def test_a_campaign_tells_of_all_its_trials(tmp_path, capsys, monkeypatch):
     assert "did not end: python" in report_faults(found)
 
 
-def test_a_run_that_does_not_end_is_found_and_the_next_one_is_not_touched(tmp_path):
-    """On a bench of its own: the process that runs its trials has only begun to start, and is taken along."""
-    with Wrong(tmp_path, 0.01, LONG) as bench:
-        bench.known[0] = {}
-        assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
-        bench.known.clear()
-        bench.limit = LONG
-        found = bench.trial(trial("SIGKILL"), 0)
+def test_a_run_that_does_not_end_is_found_and_the_next_one_is_not_touched(bench):
+    """Where it is the first one, the process that runs trials has only begun to start, and is taken along."""
+    bench.known[0], bench.limit = {}, 0.01
+    assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
+    del bench.known[0]
+    bench.limit = LONG
+    found = bench.trial(trial("SIGKILL"), 0)
     assert (found["problems"], found["statuses"], found["named"]) == ([], [1, 0], True)
 
 

@@ -45,6 +45,16 @@ def sources() -> set[str]:
     return found
 
 
+def build(what: str, source: Path, out: Path) -> Path:
+    """Have setuptools make what ``source`` is built into."""
+    code = f"import setuptools.build_meta as s; print(s.build_{what}({str(out)!r}))"
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=source, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return out / done.stdout.split()[-1]
+
+
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from the archive of a copy, so that nothing which an earlier build has left gets into it."""
@@ -54,21 +64,15 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, clone / name, ignore=ignored)
     for name in ("pyproject.toml", "LICENSE"):
         shutil.copy(ROOT / name, clone)
-    code = f"import setuptools.build_meta as s; s.build_sdist({str(clone)!r})"
-    subprocess.run([sys.executable, "-c", code], cwd=clone, capture_output=True, check=True, timeout=120)
-    (archive,) = clone.glob("*.tar.gz")  # from which `python -m build` makes a wheel, too
-    pip = [sys.executable, "-m", "pip", "wheel", "--no-deps", "--no-index", "--no-build-isolation"]
-    done = subprocess.run([*pip, "-w", str(out), str(archive)], capture_output=True, text=True, timeout=120)
-    assert done.returncode == 0, done.stdout + done.stderr
-    (made,) = out.iterdir()
-    return made
+    shutil.unpack_archive(build("sdist", clone, out), unpacked := tmp_path_factory.mktemp("unpacked"))
+    (source,) = unpacked.iterdir()  # of which `python -m build` makes a wheel, too
+    return build("wheel", source, out)
 
 
 @pytest.fixture(scope="module")
 def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("site")
-    pip = [sys.executable, "-m", "pip", "install", "-q", "--no-deps", "--no-index", "--no-compile"]
-    subprocess.run([*pip, "--target", str(folder), str(wheel)], check=True, timeout=120)
+    shutil.unpack_archive(wheel, folder, "zip")  # as pip does where there is no script to make
     for module in (cloudpickle, platformdirs):
         package = Path(module.__file__).parent
         (folder / package.name).symlink_to(package)

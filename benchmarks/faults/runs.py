@@ -20,9 +20,10 @@ from playbook.launch.processes import adopt_orphans, die_with_parent
 #: Seconds that a process may take to be gone on a busy machine.
 GRACE = 60.0
 ROOT = Path(__file__).resolve().parents[2]
-# Nothing that is imported becomes garbage.
+# Nothing that is imported becomes garbage, and ranks are forked from what has been imported once.
 _DRIVER = (
-    "import gc; gc.disable(); from benchmarks.faults.faulty import main; gc.freeze(); gc.enable(); main()"
+    "import gc; gc.disable(); from benchmarks.faults.faulty import main; "
+    "from playbook.launch import warm, warm_process; warm_process.warm_up(); warm.fork(); main()"
 )
 
 

@@ -117,7 +117,7 @@ def test_bytes_are_those_of_the_formulas(recorded):
 
 def test_other_blocks_and_numbers_of_ranks_train_alike(capsys):
     """GPT-2's, with a tied head; its dropout is turned off. DTensor's plan is for others, which is said at once."""
-    gpt = SHAPE | {"kv_heads": 3, "dropout": 0.1}
+    gpt = SHAPE | {"layers": 1, "kv_heads": 3, "dropout": 0.1}
     assert bench(gpt, "--ranks", "3", "--only", "data", "--json") == 0
     result = json.loads(capsys.readouterr().out)
     assert [g["name"] for g in result["groups"]] == ["data"]
@@ -156,7 +156,7 @@ def in_fp32(shape):
 
 @pytest.mark.parametrize("ranks", [2, 3])
 def test_muon_moves_weights_as_torchs_does(ranks):
-    shape = load(SHAPE | LLAMA).replace(dropout=0.0)
+    shape = load(SHAPE | LLAMA | {"layers": 1}).replace(dropout=0.0)
     start = torch.cat(
         [p.detach().flatten() for _, p in sorted(Transformer(shape).named_parameters())]
     ).numpy()

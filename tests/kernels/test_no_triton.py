@@ -8,6 +8,8 @@ import sys
 import playbook.kernels
 
 PROGRAM = """
+import gc
+gc.disable()  # nothing that is imported becomes garbage
 import importlib, pkgutil, sys
 sys.modules["triton"] = None  # as if it were not installed
 import playbook.kernels

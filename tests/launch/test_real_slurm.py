@@ -52,18 +52,21 @@ def late(cluster, tmp_path_factory) -> dict[str, tuple[Path, str]]:
     """
     sent = {}
     with pytest.MonkeyPatch.context() as patch:
-        for name, layout, job in (
-            ("requeued", "dp=2", slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, requeue=True)),
-            ("array", "", slurm.SlurmJob(nodes=1, gpus_per_node=1, cpus_per_gpu=1, array=3)),
+        for name, how, more in (
+            ("requeued", ("dp=2", "5,6,7"), {"nodes": 2, "partition": "low", "requeue": True}),
+            ("array", ("",), {"nodes": 1, "array": 3}),
         ):
             patch.chdir(tmp_path_factory.mktemp(name))
-            sent[name] = Path.cwd(), submit(train(layout), job)
+            sent[name] = (
+                Path.cwd(),
+                submit(train(*how), slurm.SlurmJob(gpus_per_node=1, cpus_per_gpu=1, **more)),
+            )
         for layout in ("dp=2", ""):
             undisturbed(layout)  # a controller that has just begun starts jobs after three seconds
         for name, one in (("requeued", ""), ("array", "_1")):
             folder, job = sent[name]
             patch.chdir(folder)
-            cluster.until(Path("waits").exists, said)
+            cluster.until(Path("waits-5").exists, said)
             # Two minutes before its end a job is warned.
             cluster.ask("scontrol", "update", f"JobId={job}{one}", "TimeLimit=2")
     return sent
@@ -167,12 +170,13 @@ from playbook.cli import main
 from playbook.launch.logs import JsonLog
 
 sign_in(".")
-write = JsonLog.step
+write, WAITS = JsonLog.step, list(map(int, sys.argv.pop(1).split(",")))
 
 def step(log, record):
     write(log, record)
-    if record["step"] == 5 and not Path("waits").exists():
-        Path("waits").touch()
+    waits = Path(f"waits-{record['step']}")
+    if record["step"] in WAITS and not waits.exists():
+        waits.touch()
         while signal.SIG_IGN not in map(signal.getsignal, (signal.SIGUSR1, signal.SIGTERM)):  # until it is asked
             time.sleep(0.01)
 
@@ -181,11 +185,11 @@ sys.exit(main(sys.argv[1:]))
 """
 
 
-def train(layout: str) -> list[str]:
-    """The command of a run whose first rank waits after step 5, unless it began there, until it is asked to leave."""
+def train(layout: str, waits: str = "5") -> list[str]:
+    """The command of a run whose first rank waits after some steps, once each, until it is asked to leave."""
     Path("work.py").write_text(TRAINS)
     more = f"--steps {STEPS} --device cpu --quiet --log run.jsonl --checkpoint c --every 2 --resume"
-    return ["work.py", "train", *two_agents.train_flags(layout), *more.split()]
+    return ["work.py", waits, "train", *two_agents.train_flags(layout), *more.split()]
 
 
 def steps() -> list[tuple[int, float, float]]:
@@ -199,42 +203,44 @@ def undisturbed(layout: str) -> list[tuple[int, float, float]]:
         return two_agents.quiet(Path(folder), two_agents.train_flags(layout), STEPS)
 
 
-def goes_on(cluster: Cluster, job: str) -> None:
-    """A job that is back in the queue begins in a second, and ends with the losses of a run that nothing stops, bit for
-    bit.
+def goes_on(cluster: Cluster, job: str, until: str = "job.sh") -> None:
+    """Have a job that is back in the queue begin in a second, and come as far as to write a file.
 
     Not within this second: nodes have revoked what it was sent with, and would take what is sent again for the same.
     """
     cluster.ask("scontrol", "update", f"JobId={job}", "TimeLimit=60", "StartTime=now+1")
-    assert becomes(cluster, job) == "COMPLETED", said()
-    assert sorted(set(steps())) == undisturbed("dp=2")
-    assert len(signed_in(Path())) == 4
-    assert remaining(signed_in(Path()), 30) == []
+    cluster.until(Path(until).exists, said)
 
 
 @pytest.mark.slow
-def test_a_job_makes_way_for_a_more_urgent_one_and_goes_on_after_it(cluster):
-    request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="low", requeue=True)
-    job = submit(train("dp=2"), request)
-    cluster.until(Path("waits").exists, said)
+def test_a_job_goes_back_to_the_queue_and_on(cluster, late, monkeypatch):
+    """When its time is up, when it makes way for a more urgent one, and, with another node, when one of its nodes fails:
+    the losses are those of a run that nothing stops, bit for bit.
+    """
+    folder, job = late["requeued"]
+    monkeypatch.chdir(folder)
+    assert becomes(cluster, job, "PENDING") == "PENDING", said()
+    assert "saved and left, as asked, after 6 steps" in said()
+
+    goes_on(cluster, job, "waits-6")
     all_nodes = slurm.SlurmJob(nodes=3, gpus_per_node=4, cpus_per_gpu=1, partition="urgent")
     Path("urgent.sh").write_text(slurm.batch_script(["true"], all_nodes))
     urgent = slurm.submit(Path("urgent.sh"), Path("urgent.log"), os.environ)
     assert becomes(cluster, urgent) == "COMPLETED"
     assert becomes(cluster, job, "PENDING") == "PENDING", said()
-    goes_on(cluster, job)
-    assert "saved and left, as asked, after 6 steps" in said()
-    assert len(steps()) == STEPS
+    assert "saved and left, as asked, after 1 steps" in said()
 
-
-@pytest.mark.slow
-def test_a_job_whose_time_is_up_goes_back_to_the_queue_and_on(cluster, late, monkeypatch):
-    folder, job = late["requeued"]
-    monkeypatch.chdir(folder)
+    goes_on(cluster, job, "waits-7")
+    cluster.fail(NODES[3])
     assert becomes(cluster, job, "PENDING") == "PENDING", said()
+
     goes_on(cluster, job)
-    assert "saved and left, as asked, after 6 steps" in said()
-    assert len(steps()) == STEPS
+    assert becomes(cluster, job) == "COMPLETED", said()
+    assert [step for step, *_ in steps()] == [*range(8), 7, STEPS - 1]
+    assert sorted(set(steps())) == undisturbed("dp=2")
+    assert len(signed_in(Path())) == 8
+    assert remaining(signed_in(Path()), 30) == []
+    cluster.repair(NODES[3])
 
 
 @pytest.mark.slow
@@ -249,15 +255,3 @@ def test_the_next_job_of_an_array_goes_on_and_the_rest_is_cancelled_when_all_is_
     assert "saved and left, as asked, after 6 steps" in logs()[0]
     assert "scancel: error" not in said()
     assert steps() == undisturbed("")
-
-
-@pytest.mark.slow
-def test_a_job_whose_node_fails_goes_on_with_another_from_where_it_has_saved(cluster):
-    request = slurm.SlurmJob(nodes=2, gpus_per_node=1, cpus_per_gpu=1, partition="low", requeue=True)
-    job = submit(train("dp=2"), request)
-    cluster.until(Path("waits").exists, said)
-    cluster.fail(NODES[3])
-    assert becomes(cluster, job, "PENDING") == "PENDING", said()
-    goes_on(cluster, job)
-    assert [step for step, *_ in steps()] == [*range(6), *range(4, STEPS)]
-    cluster.repair(NODES[3])

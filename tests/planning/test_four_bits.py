@@ -138,12 +138,12 @@ def test_messages_of_a_step(ranks):
         (LLAMA, "dp=2,zero=3,grad_acc=2", {}), (LLAMA, "cp=2,recompute=full:1", {}), (EXPERTS, "dp=2,ep=2", {}),
         (EXPERTS, "tp=2,sp,recompute=moe", {}), (GPT, "pp=2,grad_acc=4,schedule=dualpipe", {}),
     ]  # fmt: skip
-    check(ranks, two, 2, fp8="nvfp4", seq=64)
+    one_wide = [(shape if shape.moe else shape.replace(layers=2), *how) for shape, *how in two]
+    check(ranks, one_wide, 2, fp8="nvfp4", seq=64)
     check(ranks, two[1::3], 2, fp8="nvfp4,hadamard=off,square=off,wide=0.3,first=1", seq=64)
-    check(
-        ranks, [(LLAMA, "tp=2,sp,cp=2", {}), (GPT, "tp=2,pp=2,zero=3,grad_acc=2", {})], 4, fp8="nvfp4", seq=64
-    )
-    wide = LLAMA.replace(hidden=128, heads=4, kv_heads=4, ffn=128)
+    four = [(LLAMA, "tp=2,sp,cp=2", {}), (GPT.replace(layers=2), "tp=2,pp=2,zero=3,grad_acc=2", {})]
+    check(ranks, four, 4, fp8="nvfp4", seq=64)
+    wide = LLAMA.replace(layers=2, hidden=128, heads=4, kv_heads=4, ffn=128)
     check(ranks, [(wide, "tp=2,sp", {}), (wide, "cp=2,recompute=full", {})], 2, fp8="mxfp4", seq=128)
 
 

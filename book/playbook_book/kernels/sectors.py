@@ -103,11 +103,17 @@ class Sectors:
         each = WARP * _vector(offsets, size)
         sectors = offsets // SECTOR
         warps = np.arange(len(sectors)) // each
-        asked = SECTOR * len(np.unique(np.stack([warps, sectors]), axis=1).T)
+        another = _begins(sectors)  # all are in order
+        asked = SECTOR * int((another | _begins(warps)).sum())
         self.requests += int(warps[-1]) + 1
-        for moved, count in ((self.requested, asked), (self.needed, len(np.unique(offsets)) * size)):
+        for moved, count in ((self.requested, asked), (self.needed, int(_begins(offsets).sum()) * size)):
             setattr(moved, way, getattr(moved, way) + count)
-        self._touched[len(self._launches) - 1, name, way].append(np.unique(sectors))
+        self._touched[len(self._launches) - 1, name, way].append(sectors[another])
+
+
+def _begins(ordered: np.ndarray) -> np.ndarray:
+    """Where another number begins."""
+    return np.append(True, ordered[1:] != ordered[:-1])
 
 
 def _in_tensor(launch: Launch, addresses: np.ndarray) -> tuple[str, np.ndarray, int]:

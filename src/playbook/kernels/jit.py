@@ -15,7 +15,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -30,7 +30,7 @@ try:
     import triton.language
     from triton.experimental.gluon._runtime import GluonASTSource
     from triton.runtime import _allocation
-    from triton.runtime.interpreter import InterpretedFunction, _patch_lang
+    from triton.runtime.interpreter import InterpretedFunction, _patch_lang, interpreter_builder
     from triton.runtime.jit import JITFunction
 except ImportError as error:  # pragma: no cover - only where there is no Triton
     raise ConfigError(
@@ -41,6 +41,8 @@ WIDENED = (torch.bfloat16, torch.float8_e4m3fn, torch.float8_e5m2)
 #: Triton's language, which kernels have from here: so that without Triton they say what this file says.
 tl = triton.language
 gl = triton.experimental.gluon.language
+# It would look for overflows in every sum and, as it does not debug, tell nobody: a fifth of its time.
+interpreter_builder.options = replace(interpreter_builder.options, sanitize_overflow=False)
 hopper = gl.nvidia.hopper
 
 
@@ -209,11 +211,8 @@ def check_gpu(device: torch.device | str | None) -> None:
         return
     found = torch.cuda.get_device_capability(device)
     if found < (8, 0):
-        name = torch.cuda.get_device_name(device)
-        raise ConfigError(
-            f"{name} has compute capability {found[0]}.{found[1]}, but the kernels need 8.0 (A100) or later: say "
-            f"--kernels torch"
-        )
+        old = f"{torch.cuda.get_device_name(device)} has compute capability {found[0]}.{found[1]}"
+        raise ConfigError(f"{old}, but the kernels need 8.0 (A100) or later: say --kernels torch")
 
 
 def cdiv(x: int, y: int) -> int:
