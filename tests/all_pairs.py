@@ -6,13 +6,14 @@ implications for software testing"), and a full product has each pair many times
 
 from __future__ import annotations
 
-import heapq
-from collections import Counter
+import random
 from collections.abc import Callable, Iterable, Sequence
 from itertools import combinations, product
 from typing import Any
 
 Case = dict[str, Any]
+#: How often a design is taken apart and made again, and of how many cases for a pair the best is taken.
+ROUNDS, LOOKED_AT = 600, 60
 
 
 def combined(**options: Sequence[Any]) -> list[Case]:
@@ -23,28 +24,58 @@ def combined(**options: Sequence[Any]) -> list[Case]:
 def all_pairs(cases: Iterable[Case], cost: Callable[[Case], float] = lambda case: 1.0) -> list[Case]:
     """Of ``cases`` so many that any two values which one of them has together, one of the chosen has, too.
 
-    Greedy, and the same every time: next is the case with the most pairs that are still missing for what it costs, the
-    first of several. At last those go, the dearest first, whose pairs others have brought since. Values are hashable.
+    The same every time, and cheap: again and again up to a quarter of a design goes, others bring the pairs that it
+    lacks then, and what costs no more in sum is kept (Ropke and Pisinger 2006, "An adaptive large neighborhood search
+    heuristic", section 3). Values are hashable.
     """
-    known = list(cases)
-    missing = {pair for case in known for pair in pairs(case)}
-    most = [(-len(pairs(case)) / cost(case), i) for i, case in enumerate(known)]
-    heapq.heapify(most)
-    chosen = []
-    while missing:
-        _, i = heapq.heappop(most)
-        gain = -len(pairs(known[i]) & missing) / cost(known[i])
-        if most and (gain, i) > most[0]:  # it had more when it was last looked at
-            heapq.heappush(most, (gain, i))
-            continue
-        chosen.append(known[i])
-        missing -= pairs(known[i])
-    times = Counter(pair for case in chosen for pair in pairs(case))
-    for case in sorted(chosen, key=cost, reverse=True):
-        if min(times[pair] for pair in pairs(case)) > 1:
-            chosen.remove(case)
-            times.subtract(pairs(case))
-    return chosen
+    known, draw = list(cases), random.Random(0)
+    design = _Design(known, [cost(case) for case in known], draw)
+    best = design.completed([])
+    for _ in range(ROUNDS):
+        left = draw.sample(best, len(best) - draw.randint(1, len(best) // 4 + 1))
+        best = min(design.completed(left), best, key=design.cost)  # of two that cost the same the new one
+    return [known[i] for i in sorted(best)]
+
+
+class _Design:
+    """Cases by their places, and their pairs as bits of a number."""
+
+    def __init__(self, known: list[Case], costs: list[float], draw: random.Random):
+        self.costs, self.draw = costs, draw
+        having: dict[tuple, list[int]] = {}
+        for i, case in enumerate(known):
+            for pair in combinations(case.items(), 2):  # of a set the order would be another in each process
+                having.setdefault(pair, []).append(i)
+        self.having = sorted(having.values(), key=len)  # the rarest first
+        self.pairs = [0] * len(known)
+        for bit, some in enumerate(self.having):
+            for i in some:
+                self.pairs[i] |= 1 << bit
+
+    def cost(self, chosen: list[int]) -> float:
+        return sum(self.costs[i] for i in chosen)
+
+    def completed(self, chosen: list[int]) -> list[int]:
+        """With cases for the pairs that are missing, the rarest pair first; without those whose pairs others have."""
+        chosen, missing = list(chosen), (1 << len(self.having)) - 1
+        for i in chosen:
+            missing &= ~self.pairs[i]
+        while missing:
+            some = self.having[(missing & -missing).bit_length() - 1]
+            some = self.draw.sample(some, LOOKED_AT) if len(some) > LOOKED_AT else some
+            best = max(some, key=lambda i: (self.pairs[i] & missing).bit_count() / self.costs[i])
+            chosen.append(best)
+            missing &= ~self.pairs[best]
+        once = twice = 0
+        for i in chosen:
+            once, twice = once | self.pairs[i], twice | once & self.pairs[i]
+        for i in sorted(chosen, key=lambda i: -self.costs[i]):
+            if not self.pairs[i] & ~twice:
+                chosen.remove(i)
+                once = twice = 0
+                for j in chosen:
+                    once, twice = once | self.pairs[j], twice | once & self.pairs[j]
+        return chosen
 
 
 def pairs(case: Case) -> set[frozenset]:

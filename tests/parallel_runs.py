@@ -16,6 +16,7 @@ import torch
 import torch.distributed as dist
 from helpers import BLOCKS, LLAMA, MIXTRAL
 from torch import Tensor, nn
+from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from playbook import launch
 from playbook.documents.attention import own_documents
@@ -120,6 +121,16 @@ class Case:
         return rows
 
 
+def world_of(one: dict[str, Any]) -> int:
+    """The ranks of a layout, as a case of a design."""
+    return one["dp"] * one["tp"] * one["cp"] * one["pp"]
+
+
+def passes(one: dict[str, Any]) -> int:
+    """Micro-batches: as few as its schedule takes."""
+    return {"naive": 1, "1f1b": 2}.get(one["schedule"], 4)
+
+
 @dataclass
 class Sent:
     """What a step of a rank sent: its messages as (axis, collective, payload, bytes sent), and bytes by axis; and what
@@ -146,8 +157,11 @@ def at_collectives(count: CountBytes) -> Iterator[None]:
 
     def seen(of: Callable[..., Any]) -> Callable[..., Any]:
         def call(*args: Any, **options: Any) -> Any:
-            with count:
+            _push_mode(count)  # `with count` is for torch.compile, too, and takes ten times as long
+            try:
                 return of(*args, **options)
+            finally:
+                _pop_mode()
 
         return call
 
@@ -181,10 +195,18 @@ class Run:
     last: Tensor
     sent: list[Sent] = field(default_factory=list)
 
+    def __getstate__(self) -> dict[str, Any]:
+        """As bytes: pickle writes an archive for every tensor, which takes as long as a step."""
+        return {name: x.numpy() if isinstance(x, Tensor) else x for name, x in vars(self).items()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update({name: torch.as_tensor(x) if name != "sent" else x for name, x in state.items()})
+
     def error(self, other: Run) -> float:
         """The largest relative difference to the reference ``other``."""
         scalars = [(self.losses / other.losses - 1).abs().max(), (self.norms / other.norms - 1).abs().max()]
-        vectors = [(a - b).norm() / b.norm() for a, b in ((self.first, other.first), (self.last, other.last))]
+        pairs = ((self.first.double(), other.first.double()), (self.last.double(), other.last.double()))
+        vectors = [(a - b).norm() / b.norm() for a, b in pairs]
         return float(torch.stack([*scalars, *vectors]).max())
 
 
@@ -230,7 +252,7 @@ def train(
 
 def flat(gradients: dict[str, Tensor | None]) -> Tensor:
     """All gradients end to end in the order of their names; what got none counts nothing."""
-    return torch.cat([g.reshape(-1).double() for _, g in sorted(gradients.items()) if g is not None])
+    return torch.cat([g.reshape(-1).float() for _, g in sorted(gradients.items()) if g is not None])
 
 
 def on_one_device(case: Case, grad_acc: int = 1) -> Run:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 from functools import partial
 
 import torch
@@ -14,6 +15,7 @@ from playbook.model.fp8 import use_fp8
 from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
+from playbook.planning.memory import predict
 from playbook.planning.recipes import Recipe, load_recipe
 from playbook.planning.traffic import by_axis, traffic
 from playbook.shapes import ModelShape
@@ -77,6 +79,23 @@ def check_run(case: Case, text: str, given: dict, rank: int, run: Run) -> None:
     ]
     layout, seq = layout.replace(micro_batch=micro), layout.padded(case.seq)
     compare(case.shape, layout, seq, load_recipe("fp32"), rank, steps, case.optimizer)
+
+
+def kept(engine: Engine) -> dict[str, int]:
+    """In a rank: bytes of weights, gradients and optimizer states."""
+    return {kind: sum(t.nbytes for t in tensors) for kind, tensors in engine.tensors().items()}
+
+
+def check_kept(case: Case, text: str, given: dict, of_ranks: Iterable[dict[str, int]]) -> None:
+    """What the fullest rank of each stage keeps is what is predicted."""
+    layout = Layout.parse(text).replace(**given)
+    most = [Counter[str]() for _ in range(layout.pp)]
+    for rank, one in enumerate(of_ranks):
+        most[layout.coordinates(rank)["pp"]] |= Counter(one)
+    how = {"recipe": "fp32", "device": "cpu", "optimizer": case.optimizer}
+    told = predict(case.shape, layout, seq=layout.padded(case.seq), **how).stages
+    for stage, found in zip(told, most, strict=True):
+        assert found == {kind: getattr(stage, kind) for kind in found}, (case, text, given)
 
 
 def compare(

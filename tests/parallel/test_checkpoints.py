@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import functools
+from typing import Any
 
 import pytest
 import torch
@@ -12,47 +14,55 @@ from parallel_runs import Case, Run, train
 
 from playbook import launch
 from playbook.layout import Layout
+from playbook.parallel.engine import Engine
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 
 FIRST, WHOLE = 1, 3
+Runs = list[tuple[Case, str, dict]]
 
 
-def first(case: Case) -> Case:
-    return dataclasses.replace(case, steps=FIRST)
+def until(case: Case, steps: int) -> Case:
+    return dataclasses.replace(case, steps=steps)
 
 
-def save(*runs: tuple[Case, str, dict]) -> list[dict]:
-    """In a rank: the state after the first step, of each run."""
+def engine_of(case: Case, text: str, options: dict) -> tuple[Engine, dict[str, Any]]:
+    """And what `train` has to know."""
+    mesh = Mesh(Layout.parse(text).replace(**options))
+    return parallelize(case.model(), mesh, case.make()), {"grad_acc": mesh.layout.grad_acc, "mesh": mesh}
+
+
+def save(runs: Runs) -> list[dict | None]:
+    """In a rank: the state after the first step, of each run; all have it, and two of them say so."""
     torch.set_num_threads(1)
     found = []
-    with launch.process_group():
-        for case, text, options in runs:
-            mesh = Mesh(Layout.parse(text).replace(**options))
-            engine = parallelize(case.model(), mesh, case.make())
-            train(first(case), engine, grad_acc=mesh.layout.grad_acc, mesh=mesh)
-            found.append(engine.state_dict())
+    with launch.process_group() as world:
+        for run in runs:
+            engine, how = engine_of(*run)
+            train(until(run[0], FIRST), engine, **how)
+            state = engine.state_dict()
+            found.append(state if world.rank < 2 else None)
     return found
 
 
-def resume(*runs: tuple[Case, str, dict, dict]) -> list[Run]:
-    """In a rank: the other steps, from a state, of each run."""
+def resume(runs: Runs, states: list[dict], save: bool = False) -> list[tuple[Run, dict | None]]:
+    """In a rank: the other steps, from a state, of each run; and what is to ``save`` then, from the last rank."""
     torch.set_num_threads(1)
     found = []
-    with launch.process_group():
-        for case, text, options, state in runs:
-            mesh = Mesh(Layout.parse(text).replace(**options))
-            engine = parallelize(case.model(), mesh, case.make())
+    with launch.process_group() as world:
+        for run, state in zip(runs, states, strict=True):
+            engine, how = engine_of(*run)
             engine.load_state_dict(state)
-            found.append(train(case, engine, grad_acc=mesh.layout.grad_acc, mesh=mesh, start=FIRST))
+            made, after = train(run[0], engine, start=FIRST, **how), engine.state_dict() if save else None
+            found.append((made, after if world.rank == world.size - 1 else None))
     return found
 
 
 @functools.cache
-def state_of_one(case: Case) -> dict:
+def state_of_one(case: Case, steps: int = FIRST) -> dict:
     engine = case.engine()
-    train(first(case), engine)
-    return engine.state_dict()
+    train(until(case, steps), engine)
+    return copy.deepcopy(engine.state_dict())
 
 
 @functools.cache
@@ -60,10 +70,10 @@ def whole_run(case: Case) -> Run:
     return train(case, case.engine())
 
 
-def resume_on_one(case: Case, state: dict) -> Run:
+def resume_on_one(case: Case, state: dict, start: int = FIRST) -> Run:
     engine = case.engine()
     engine.load_state_dict(state)
-    return train(case, engine, start=FIRST)
+    return train(case, engine, start=start)
 
 
 def check_resumed(run: Run, case: Case) -> None:
@@ -103,82 +113,123 @@ CASES = [
 ]
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_saved_by_ranks_and_taken_up_by_one_device(ranks, name):
-    text, options = ENGINES[name]
-    runs = [(case, text, options) for case in CASES]
-    every = zip(*ranks(save, *runs, ranks=Layout.parse(text).world_size).values, strict=True)
-    for case, states in zip(CASES, every, strict=True):
+@pytest.mark.parametrize("world", [2, 3, 4])
+def test_taken_up_from_one_device_and_saved_for_it(ranks, world):
+    """What ranks take up, and train, one device takes up again."""
+    engines = [engine for engine in ENGINES.values() if Layout.parse(engine[0]).world_size == world]
+    runs = [(case, *engine) for engine in engines for case in CASES]
+    found = ranks(resume, runs, [state_of_one(case) for case, *_ in runs], True, ranks=world).values
+    for i, (case, *_) in enumerate(runs):
+        for each in found:
+            check_resumed(each[i][0], case)
+        state = found[-1][i][1]
         # The bias of the keys has no gradient but rounding noise, of which Adam makes steps: no number to compare.
         tolerance = 1e-4 if case.shape.bias is False else float("inf")
-        assert max(differences(state, state_of_one(case)) for state in states) < tolerance
-        whole, resumed = whole_run(case), resume_on_one(case, states[-1])
-        assert (resumed.losses / whole.losses[FIRST:] - 1).abs().max() < 1e-5
-        assert (resumed.norms / whole.norms[FIRST:] - 1).abs().max() < 1e-4
+        assert differences(state, state_of_one(case, WHOLE)) < tolerance
+        longer = until(case, WHOLE + 1)
+        whole, resumed = whole_run(longer), resume_on_one(longer, state, WHOLE)
+        assert (resumed.losses / whole.losses[WHOLE:] - 1).abs().max() < 1e-5
+        assert (resumed.norms / whole.norms[WHOLE:] - 1).abs().max() < 1e-4
 
 
-@pytest.mark.parametrize("name", ENGINES)
-def test_saved_by_one_device_and_taken_up_by_ranks(ranks, name):
-    text, options = ENGINES[name]
-    runs = [(case, text, options, state_of_one(case)) for case in CASES]
-    for found in ranks(resume, *runs, ranks=Layout.parse(text).world_size).values:
-        for case, run in zip(CASES, found, strict=True):
-            check_resumed(run, case)
-
-
-def taken_up(case: Case, text: str, options: dict, state: dict) -> dict:
-    """In a rank: what an engine saves that has just taken up a state."""
+def taken_up(runs: Runs, states: list[dict]) -> list[float]:
+    """In a rank: how much what an engine saves differs from the state that it has just taken up."""
     torch.set_num_threads(1)
+    found = []
     with launch.process_group():
-        mesh = Mesh(Layout.parse(text).replace(**options))
-        engine = parallelize(case.model(), mesh, case.make())
-        engine.load_state_dict(state)
-        return engine.state_dict()
+        for run, state in zip(runs, states, strict=True):
+            engine, _ = engine_of(*run)
+            engine.load_state_dict(state)
+            found.append(differences(engine.state_dict(), state))
+    return found
 
 
-@pytest.mark.parametrize(("moments", "numbers"), [("bf16", 2**-133), ("fp8", 2**-17)])
-def test_moments_in_few_bits_are_saved_in_fp32(ranks, moments, numbers):
+def test_moments_in_few_bits_are_saved_in_fp32(ranks):
     """Shards and whole tensors have other scales, powers of two all of them: what is not the same is among the smallest
     numbers that the larger scale has, below 2^-17 of the largest in E4M3."""
-    case, (text, options) = Case(BLOCKS["llama"], steps=WHOLE, moments=moments), ENGINES["zero 1"]
-    [saved] = ranks(save, (case, text, options), ranks=3)[0].value
-    again = ranks(taken_up, case, text, options, saved, ranks=3)[0].value
-    assert differences(again, saved) == 0
-    alone = case.engine()
-    alone.load_state_dict(saved)
-    for i, state in alone.state_dict()["optimizer"]["state"].items():
-        for kind, value in state.items():
-            there = saved["optimizer"]["state"][i][kind]
-            assert value.dtype == torch.float32
-            assert ((value - there).abs() <= numbers * there.abs().max()).all(), (i, kind)
+    smallest = {"bf16": 2**-133, "fp8": 2**-17}
+    cases = [Case(BLOCKS["llama"], steps=WHOLE, moments=moments) for moments in smallest]
+    runs = [(case, *ENGINES["zero 1"]) for case in cases]
+    states = ranks(save, runs, ranks=3)[0].value
+    assert ranks(taken_up, runs, states, ranks=3).values == [[0, 0]] * 3
+    for case, saved in zip(cases, states, strict=True):
+        alone = case.engine()
+        alone.load_state_dict(saved)
+        for i, state in alone.state_dict()["optimizer"]["state"].items():
+            for kind, value in state.items():
+                there = saved["optimizer"]["state"][i][kind]
+                assert value.dtype == torch.float32
+                near = smallest[case.moments] * there.abs().max()
+                assert ((value - there).abs() <= near).all(), (case.moments, i, kind)
 
 
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
+SHAPE = BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, tied=True)
+#: Also where parameters are cut, keys are held twice, and the vocabulary is padded; and frozen weights.
+CHANGES: list[tuple[Case, str, str]] = [
+    (Case(SHAPE.replace(train=train), steps=WHOLE), before, after)
+    for train in ("full", "lora:3")
+    for before, after in (
         ("dp=3,zero=3", "dp=2,zero=1"),
         ("dp=4,zero=2,replicate=2", "dp=3,zero=3"),
         ("tp=2,cp=2", "dp=2,tp=2,zero=1,replicate=2"),
         ("tp=4", "tp=2,sp,cp=2"),
         ("tp=2,cp=2,zero=1", "tp=2,sp,dp=2,zero=3"),
         ("pp=2,dp=2,zero=2,grad_acc=4", "pp=2,tp=2,grad_acc=4,schedule=dualpipe"),
-    ],
+    )
+]
+#: Slices of experts come from other ranks than the rest; biases, which no gradient trains, are saved as well.
+EXPERTS = MIXTRAL.replace(
+    heads=4, kv_heads=4, moe=dataclasses.replace(MIXTRAL.moe, experts=4, bias_rate=0.02)
 )
-@pytest.mark.parametrize("train", ["full", "lora:3"])
-def test_from_one_layout_to_another(ranks, before, after, train):
-    """Also where parameters are cut, keys are held twice, and the vocabulary is padded; and frozen weights."""
-    shape = BLOCKS["llama"].replace(heads=4, kv_heads=2, ffn=52, tied=True, train=train)
-    case = Case(shape, steps=WHOLE)
-    states = ranks(save, (case, before, {}), ranks=Layout.parse(before).world_size).values
-    assert max(differences(state, state_of_one(case)) for [state] in states) < 1e-4
-    for [run] in ranks(resume, (case, after, {}, *states[1]), ranks=Layout.parse(after).world_size).values:
-        check_resumed(run, case)
+CHANGES += [
+    (Case(EXPERTS, steps=WHOLE, seq=8), before, after)
+    for before, after in (
+        ("dp=2,ep=2,zero=1", "dp=2,pp=2,ep=2"),
+        ("cp=2,ep=2,zero=3", "tp=2,sp,ep=2,etp=1"),
+        ("tp=4,sp,ep=2,etp=1,zero=1", "tp=2"),
+        ("dp=4,ep=2", ""),
+    )
+]
+
+
+def by_world(which: int) -> dict[int, list[tuple[Case, str, str]]]:
+    found: dict[int, list] = {}
+    for change in CHANGES:
+        found.setdefault(Layout.parse(str(change[which])).world_size, []).append(change)
+    return found
+
+
+@pytest.fixture(scope="module")
+def saved(ranks) -> dict[tuple[Case, str, str], list[dict]]:
+    """What the layouts before have saved, by change, from two ranks."""
+    found = {}
+    for world, some in by_world(1).items():
+        every = ranks(save, [(case, before, {}) for case, before, _ in some], ranks=world).values
+        found |= {change: [each[i] for each in every[:2]] for i, change in enumerate(some)}
+    return found
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 4])
+def test_from_one_layout_to_another(ranks, saved, world):
+    some = by_world(2)[world]
+    for case, *layouts in some:
+        for state in saved[case, *layouts]:
+            assert differences(state, state_of_one(case)) < 1e-4, layouts
+            assert case.shape != EXPERTS or state["model"]["blocks.0.mlp.router.bias"].any()
+    states = [saved[change][-1] for change in some]
+    if world == 1:
+        every = [[(resume_on_one(case, state), None) for (case, *_), state in zip(some, states, strict=True)]]
+    else:
+        every = ranks(resume, [(case, after, {}) for case, _, after in some], states, ranks=world).values
+    for found in every:
+        for (case, *_), (run, _) in zip(some, found, strict=True):
+            check_resumed(run, case)
 
 
 def test_masters_keep_what_16_bits_have_lost(ranks):
     """A checkpoint of bf16 weights has their fp32 masters: without them, the next steps would be others."""
     case = Case(BLOCKS["llama"], dtype=torch.bfloat16, steps=WHOLE)
-    [state] = ranks(save, (case, "dp=2,zero=2", {}), ranks=2)[0].value
+    [state] = ranks(save, [(case, "dp=2,zero=2", {})], ranks=2)[0].value
     names = [
         name
         for decays in (True, False)
@@ -191,44 +242,13 @@ def test_masters_keep_what_16_bits_have_lost(ranks):
         assert torch.equal(master.reshape(-1).bfloat16(), state["model"][name].reshape(-1))
         assert not torch.equal(master, master.bfloat16().float())
     whole = whole_run(case)
-    for [run] in ranks(resume, (case, "dp=3,zero=3", {}, state), ranks=3).values:
+    for [(run, _)] in ranks(resume, [(case, "dp=3,zero=3", {})], [state], ranks=3).values:
         assert (run.losses / whole.losses[FIRST:] - 1).abs().max() < 5e-3
 
 
-@pytest.mark.parametrize("text", ["dp=2", "dp=3,zero=1", "dp=2,zero=2", "dp=3,zero=3"])
-def test_what_was_loaded_is_what_is_saved(ranks, text):
+def test_what_was_loaded_is_what_is_saved(ranks):
     """To the bit, masters included."""
     case = Case(BLOCKS["llama"], dtype=torch.bfloat16, steps=WHOLE)
-    state = state_of_one(case)
-
-    def loaded() -> dict:
-        with launch.process_group():
-            engine = parallelize(case.model(), Mesh(Layout.parse(text)), case.make())
-            engine.load_state_dict(state)
-            return engine.state_dict()
-
-    for found in ranks(loaded, ranks=Layout.parse(text).world_size).values:
-        assert differences(found, state) == 0
-
-
-@pytest.mark.parametrize(
-    ("before", "after"),
-    [
-        ("dp=2,ep=2,zero=1", "dp=2,pp=2,ep=2"),
-        ("cp=2,ep=2,zero=3", "tp=2,sp,ep=2,etp=1"),
-        ("tp=4,sp,ep=2,etp=1,zero=1", "tp=2"),
-        ("dp=4,ep=2", ""),
-    ],
-)
-def test_experts_and_the_biases_of_routers(ranks, before, after):
-    """Slices of experts come from other ranks than the rest; biases, which no gradient trains, are saved as well."""
-    moe = dataclasses.replace(MIXTRAL.moe, experts=4, bias_rate=0.02)
-    case = Case(MIXTRAL.replace(heads=4, kv_heads=4, moe=moe), steps=WHOLE, seq=8)
-    [state] = ranks(save, (case, before, {}), ranks=Layout.parse(before).world_size)[0].value
-    assert differences(state, state_of_one(case)) < 1e-4
-    assert state["model"]["blocks.0.mlp.router.bias"].any()
-    if not after:
-        check_resumed(resume_on_one(case, state), case)
-        return
-    for [run] in ranks(resume, (case, after, {}, state), ranks=Layout.parse(after).world_size).values:
-        check_resumed(run, case)
+    for world, layouts in ((2, ("dp=2", "dp=2,zero=2")), (3, ("dp=3,zero=1", "dp=3,zero=3"))):
+        runs = [(case, text, {}) for text in layouts]
+        assert ranks(taken_up, runs, [state_of_one(case)] * 2, ranks=world).values == [[0, 0]] * world

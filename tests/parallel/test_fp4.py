@@ -14,7 +14,7 @@ from playbook.model.fp4 import FP4
 from playbook.model.fp8 import use_fp8
 from playbook.model.linear import TORCH, Linear, linear_layers
 
-DENSE = LLAMA.replace(hidden=64, heads=4, kv_heads=2, ffn=96, layers=3, max_seq=64)
+DENSE = LLAMA.replace(hidden=64, heads=4, kv_heads=2, ffn=96, layers=2, max_seq=64)
 EXPERTS = DENSE.replace(moe={"experts": 4, "top_k": 2, "ffn": 32, "shared_experts": 1})
 LATENT = DENSE.replace(
     heads=4, kv_heads=4, mla={"q_rank": 32, "kv_rank": 32, "nope_dim": 16, "rope_dim": 16, "value_dim": 16}

@@ -12,7 +12,7 @@ from parallel_runs import Case, Run, on_one_device, on_ranks
 
 TOLERANCE = 1e-5
 SMALL = {"steps": 1, "samples": 2, "seq": 5, "kernels": "fused"}
-LLAMA = LLAMA.replace(layers=1, hidden=32, heads=4, kv_heads=2)
+LLAMA, MIXTRAL = (one.replace(layers=1, hidden=32, heads=4, kv_heads=2) for one in (LLAMA, MIXTRAL))
 CASES = {
     "query norm, tied": Case(LLAMA.replace(qk_norm=True, tied=True), **SMALL),
     "selective": Case(LLAMA, recompute="selective", **SMALL),
@@ -20,7 +20,7 @@ CASES = {
     "two layers": Case(LLAMA.replace(layers=2), **{**SMALL, "samples": 4}),
     "three words": Case(LLAMA.replace(kv_heads=1, ffn=52, vocab=3), **SMALL),
     "gpt": Case(GPT.replace(heads=4), **SMALL),
-    "mixtral": Case(MIXTRAL.replace(hidden=32, heads=4, kv_heads=2, moe={"experts": 4, "top_k": 2, "ffn": 20}), **SMALL),
+    "mixtral": Case(MIXTRAL.replace(moe={"experts": 4, "top_k": 2, "ffn": 20}), **SMALL),
     "deepseek": Case(DEEPSEEK.replace(layers=2), **SMALL),
 }  # fmt: skip
 #: Every axis and every kind of model; on one rank kernels are held to their twins (``tests/kernels``).

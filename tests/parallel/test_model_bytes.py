@@ -8,7 +8,7 @@ from unittest import mock
 import pytest
 import torch
 from helpers import BLOCKS
-from parallel_runs import BATCH, Case, nothing
+from parallel_runs import Case, nothing
 
 from playbook import launch
 from playbook.instruments.counting import CountBytes, traffic_groups
@@ -18,7 +18,6 @@ from playbook.model import offload
 from playbook.parallel.mesh import Mesh
 from playbook.parallel.parallelize import parallelize
 from playbook.planning.memory import predict
-from playbook.shapes import ModelShape
 from playbook.training.data import own_tokens
 from playbook_book.context_cost import context_traffic
 from playbook_book.instruments.measured import SavedActivations
@@ -27,7 +26,7 @@ SHAPES = {
     "gpt": BLOCKS["gpt"].replace(hidden=24, heads=4, vocab=37),
     "llama": BLOCKS["llama"].replace(hidden=32, heads=8, kv_heads=4, ffn=52, vocab=38),
 }
-SEQ = 16
+SEQ, BATCH = 16, 4
 
 
 def a_step(case: Case, runs: list[tuple[str, dict]]) -> list[dict[str, dict[str, tuple[int, int]]]]:
@@ -63,7 +62,7 @@ def test_a_step_of_tensor_parallelism(ranks, block, tp):
     What sp does not save it gathers once more: the input of every region that has columns.
     """
     shape = SHAPES[block]
-    case = Case(shape, steps=1, seq=SEQ)
+    case = Case(shape, steps=1, seq=SEQ, samples=BATCH)
     stream = BATCH * SEQ * shape.hidden * 4  # the residual stream of a micro-batch, in bytes
     blocks, tokens = shape.layers, BATCH * SEQ
     plain, shared = ranks(a_step, case, [(f"tp={tp}", {}), (f"tp={tp},sp", {})], ranks=tp).values[0]
@@ -86,7 +85,7 @@ def test_a_step_of_tensor_parallelism(ranks, block, tp):
 @pytest.mark.parametrize("context", ["ring", "gather", "ulysses"])
 def test_a_step_of_context_parallelism(ranks, context):
     shape, cp = SHAPES["llama"], 4
-    case = Case(shape, steps=1, seq=SEQ)
+    case = Case(shape, steps=1, seq=SEQ, samples=BATCH)
     options = {"context": context}
     for (found,) in ranks(a_step, case, [(f"cp={cp}", options)], ranks=cp).values:
         each = context_traffic(shape, Layout(cp=cp, micro_batch=BATCH), SEQ, context, itemsize=4)
@@ -104,7 +103,7 @@ def test_a_step_of_context_parallelism(ranks, context):
 @pytest.mark.parametrize("block", SHAPES)
 def test_every_axis_has_bytes_of_its_own(ranks, block):
     """Gradients of tp ranks are pieces: a replica sends fewer of them."""
-    case = Case(SHAPES[block], steps=1, seq=SEQ)
+    case = Case(SHAPES[block], steps=1, seq=SEQ, samples=BATCH)
     runs = [("tp=2,cp=2,dp=2", {}), ("tp=2,sp,cp=2,dp=2,zero=1", {})]
     for found in ranks(a_step, case, runs, ranks=8).values[::3]:
         for (text, _), one in zip(runs, found, strict=True):
@@ -116,9 +115,7 @@ def test_every_axis_has_bytes_of_its_own(ranks, block):
         assert sent == pytest.approx(2 * 3 / 4 * told.parameters, rel=0.01)  # four replicas: dp and cp
 
 
-def saved(
-    shape: ModelShape, recompute: str, runs: list[tuple[str, dict]], kernels: str = "torch"
-) -> list[int]:
+def saved(runs: list[tuple[Case, str, dict]]) -> list[int]:
     """In a rank: bytes that a forward pass of two samples keeps for backward.
 
     Fused kernels are launched and write nothing: sizes are all that is looked at.
@@ -126,12 +123,10 @@ def saved(
     torch.set_num_threads(1)
     found = []
     with mock.patch.object(jit, "interpret", new=nothing), launch.process_group():
-        for text, options in runs:
+        for case, text, options in runs:
             mesh = Mesh(Layout.parse(text).replace(**options))
-            case = Case(shape, recompute, seq=SEQ, kernels=kernels)
             model = parallelize(case.model(), mesh, case.make()).model
-            x, y = (t[:2] for t in case.batch(0))
-            x, y, where = own_tokens(x, y, mesh, mesh.layout.token_placement)
+            x, y, where = own_tokens(*case.batch(0), mesh, mesh.layout.token_placement)
             with SavedActivations(model, inputs=(x, y) if where is None else (x, y, where)) as kept:
                 model.loss(x, y, where)
             found.append(kept.bytes)
@@ -149,30 +144,48 @@ SAVE: dict[int, list[tuple[str, dict]]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("recompute", RECOMPUTE)
-def test_saved_activations_are_those_foretold(ranks, recompute):
+def saving(block: str, recompute: str, kernels: str = "torch", train: str = "full") -> Case:
+    return Case(SHAPES[block].replace(train=train), recompute, seq=SEQ, samples=2, kernels=kernels)
+
+
+def check_saved(ranks, runs: list[tuple[Case, str, dict]], world: int) -> None:
+    for found in ranks(saved, runs, ranks=world).values:
+        for (case, text, options), bytes_ in zip(runs, found, strict=True):
+            layout = Layout.parse(f"{text},micro_batch=2,recompute={case.recompute}").replace(**options)
+            how = {"recipe": "fp32", "device": "cpu", "fused": case.kernels == "fused"}
+            told = predict(case.shape, layout, seq=SEQ, **how).stages[0].activations
+            assert bytes_ == told, (case, text, options)
+
+
+@pytest.mark.parametrize("world", SAVE)
+def test_saved_activations_are_those_foretold(ranks, world):
     """To the byte: any two of block, layout and recomputation."""
-    for (size, every), (i, block) in itertools.product(SAVE.items(), enumerate(SHAPES)):
-        shape, runs = SHAPES[block], every[(RECOMPUTE.index(recompute) + i) % 2 :: 2]
-        for found in ranks(saved, shape, recompute, runs, ranks=size).values:
-            for (text, options), bytes_ in zip(runs, found, strict=True):
-                layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}").replace(**options)
-                told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[0].activations
-                assert bytes_ == told, (text, options)
+    both = itertools.product(enumerate(SHAPES), enumerate(RECOMPUTE))
+    runs = [
+        (saving(block, recompute), text, options)
+        for (i, block), (j, recompute) in both
+        for text, options in SAVE[world][(i + j) % 2 :: 2]
+    ]
+    check_saved(ranks, runs, world)
 
 
-@pytest.mark.parametrize("block", SHAPES)
-def test_so_they_are_with_fused_kernels(ranks, block):
-    runs = [("tp=2", {}), ("tp=2,sp", {}), ("cp=2", {}), ("cp=2", {"context": "gather"})]
-    for recompute in ("none", "selective"):
-        for found in ranks(saved, SHAPES[block], recompute, runs, "fused", ranks=2).values:
-            for (text, options), bytes_ in zip(runs, found, strict=True):
-                layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
-                told = predict(SHAPES[block], layout, seq=SEQ, recipe="fp32", device="cpu", fused=True)
-                assert bytes_ == told.stages[0].activations, (text, options)
+@pytest.mark.parametrize(
+    ("given", "recompute"),
+    [({"kernels": "fused"}, RECOMPUTE[:2]), ({"train": "lora:3"}, ["none", "selective", "mlp", "full:1"])],
+    ids=["fused kernels", "adapters"],
+)
+def test_so_they_are_with(ranks, given, recompute):
+    runs: list[tuple[Case, str, dict]] = [
+        (saving(block, how, **given), text, options)
+        for block in SHAPES
+        for how in recompute
+        for text, options in [("tp=2", {}), ("tp=2,sp", {}), ("cp=2", {}), ("cp=2", {"context": "gather"})]
+        if not options or "kernels" in given
+    ]
+    check_saved(ranks, runs, 2)
 
 
-def elsewhere(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -> tuple[list[int], int]:
+def elsewhere(runs: list[tuple[Case, str, dict]]) -> tuple[list[int], int]:
     """In a rank: what `saved` says, and the bytes of all that goes to CPU memory."""
     gone: list[int] = []
 
@@ -182,7 +195,7 @@ def elsewhere(shape: ModelShape, recompute: str, runs: list[tuple[str, dict]]) -
             gone.append(len(self.bytes))
 
     with mock.patch.object(offload, "Copied", Noted):
-        return saved(shape, recompute, runs), sum(gone)
+        return saved(runs), sum(gone)
 
 
 @pytest.mark.parametrize("recompute", ["none", "full"])
@@ -195,17 +208,7 @@ def test_so_are_those_that_wait_in_cpu_memory(ranks, recompute):
         layout = Layout.parse(f"{text},micro_batch=2,recompute={mode}")
         return predict(SHAPES["llama"], layout, seq=SEQ, recipe="fp32", device="cpu").stages[0].activations
 
-    for here, gone in ranks(elsewhere, SHAPES["llama"], away, runs, ranks=2).values:
+    cases = [(saving("llama", away), text, options) for text, options in runs]
+    for here, gone in ranks(elsewhere, cases, ranks=2).values:
         assert here[:2] == [told(text, away) for text, _ in runs[:2]]
         assert gone == sum(told(text, recompute) - told(text, away) for text, _ in runs)
-
-
-@pytest.mark.parametrize("recompute", ["none", "selective", "mlp", "full:1"])
-@pytest.mark.parametrize("block", SHAPES)
-def test_so_they_are_with_adapters(ranks, block, recompute):
-    shape, runs = SHAPES[block].replace(train="lora:3"), [(text, {}) for text in ("tp=2", "tp=2,sp", "cp=2")]
-    for found in ranks(saved, shape, recompute, runs, ranks=2).values:
-        for (text, _), bytes_ in zip(runs, found, strict=True):
-            layout = Layout.parse(f"{text},micro_batch=2,recompute={recompute}")
-            told = predict(shape, layout, seq=SEQ, recipe="fp32", device="cpu").stages[0]
-            assert bytes_ == told.activations, text

@@ -32,8 +32,8 @@ from playbook_book.instruments.overlap import (
 )
 
 LAYERS = 3
-SHAPE = load("tiny").replace(layers=LAYERS)
-BUCKETS = {"bucket": 2**20, "first_bucket": 2**17}
+SHAPE = load("tiny").replace(layers=LAYERS, hidden=128, ffn=344)
+BUCKETS = {"bucket": 2**18, "first_bucket": 2**15}
 
 
 def record(text: str, steps: int, recompute: str, data_parallel: str, options: dict[str, Any]) -> list[Trace]:

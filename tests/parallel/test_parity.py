@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import replace
 
 import pytest
 import torch
 from all_pairs import all_pairs, combined
 from helpers import BLOCKS
-from parallel_runs import Case, Run, on_one_device, on_ranks
+from parallel_runs import Case, on_ranks, reference
 from torch import nn
 from traffic_runs import check_run
 
 #: Bytes: small enough that even these models have several buckets, which end in the middle of parameters.
 BUCKETS = {"bucket": 20_000, "first_bucket": 3_000}
 TOLERANCE = 1e-5
-
-
-@functools.cache
-def reference(case: Case) -> Run:
-    return on_one_device(case)
 
 
 Runs = list[tuple[Case, str, dict]]

@@ -25,13 +25,14 @@ from playbook.training.saving import Checkpoints, Saving, checkpoints
 from playbook.training.trainer import Trainer, make_trainer
 
 BASE: dict[str, Any] = {
-    "layers": 4, "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 44, "gated": True, "norm": "rmsnorm", "bias": False,
+    "layers": 2, "hidden": 24, "heads": 4, "kv_heads": 2, "ffn": 44, "gated": True, "norm": "rmsnorm", "bias": False,
     "positions": "rotary", "vocab": 259, "max_seq": 16, "tied": False,
 }  # fmt: skip
 BEFORE, AFTER = 1, 2
 #: By name: the shape, and what else the configuration has.
 MODELS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "dense": (BASE, {}),
+    "deep": ({**BASE, "layers": 4}, {}),
     "tied": ({**BASE, "tied": True}, {}),
     "experts": ({**BASE, "moe": MoE(4, 2, 20, dense_layers=1, bias_rate=0.01)}, {}),
     "masters": (BASE, {"dtype": "bfloat16", "weights": "bfloat16"}),
@@ -54,7 +55,7 @@ SAVES = {
     4: [
         ("dense", "dp=2,tp=2,zero=1"), ("dense", "tp=2,sp,pp=2,grad_acc=2"), ("tied", "cp=2,dp=2,zero=2"),
         ("experts", "pp=2,dp=2,ep=2,grad_acc=2,zero=2"), ("experts", "tp=2,dp=2,ep=2"),
-        ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3"),
+        ("deep", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3"),
     ],
 }  # fmt: skip
 LOADS = {
@@ -71,7 +72,7 @@ LOADS = {
     4: [
         ("dense", "dp=2,zero=3", "tp=2,pp=2,grad_acc=2"), ("dense", "dp=2,tp=2,zero=1", "dp=4,zero=3"),
         ("experts", "dp=2,ep=2,zero=1", "tp=2,dp=2,ep=2,zero=3"), ("tied", "pp=2,grad_acc=2", "dp=2,cp=2,zero=1"),
-        ("dense", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", "tp=4"),
+        ("deep", "dp=2,pp=2,vpp=2,schedule=interleaved,grad_acc=2,zero=3", "tp=4"),
         ("experts", "tp=2,dp=2,ep=2", "dp=4,ep=4,zero=2"), ("muon", "dp=2,zero=1", "dp=2,tp=2,sp,zero=3"),
     ],
 }  # fmt: skip
@@ -181,7 +182,7 @@ def test_any_other_layout_goes_on_as_well(saved, ranks, world):
     else:
         values = ranks(go_on_on_ranks, LOADS[world], saved.root, ranks=world).values
     for (model, by, *_), (on, _), (_, found) in zip(LOADS[world], reference, values[0], strict=True):
-        limit = 1e-6 if model in ("dense", "tied", "experts") else 5e-2
+        limit = 1e-6 if model in ("dense", "deep", "tied", "experts") else 5e-2
         for (loss, norm, *rest), (loss_on, norm_on, *rest_on) in zip(found, on, strict=True):
             assert rest == rest_on, (model, by)
             assert loss == pytest.approx(loss_on, rel=limit), (model, by)

@@ -122,8 +122,8 @@ class Transformer(nn.Module):
             self.head = Head(shape, ops)
         if shape.tied:
             self.head.weight = self.embedding.weight
-        self.to_empty(device=device or "cpu").to(dtype)
-        if shape.tied:  # to_empty gave each of the two names a tensor of its own
+        self._apply(lambda t: torch.empty(t.shape, device=device or "cpu", dtype=dtype))  # all of them floats
+        if shape.tied:  # each of the two names was given a tensor of its own
             self.head.weight = self.embedding.weight
         init_parameters(self, seed)
         for router in routers(self).values():
