@@ -106,9 +106,12 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
     """The one browser of all tests of a process, since Playwright can be started once: each test has a context of it."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Page, sync_playwright
 
-    with sync_playwright() as playwright:
+    # Who asks at every frame, as Playwright does, has the page drawn sixty times a second until it gets its answer.
+    waits = functools.partialmethod(Page.wait_for_function, polling=30)
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setattr(Page, "wait_for_function", waits)
         here = (
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"  # nothing leaves it
         )
