@@ -173,6 +173,8 @@ def test_the_state_lives_in_the_address_whose_changes_and_links_lead_to_the_widg
         page.evaluate("scrollTo(0, 0)")
         page.get_by_role("link", name=str(seq)).click()
         arrives(seq)
+    page.evaluate("location.hash = '#probe?seq=256'")  # as a reader does who types it, or goes back
+    wait_for_peak(page, peak(seq=256))
     set_inputs(page, {"model": "gpt2", "seq": 1024})
     page.wait_for_function("location.hash == '#probe?model=gpt2&seq=1024'")
     assert page.evaluate(f"{FIRST}.get('link')").endswith("/#probe?model=gpt2&seq=1024")
