@@ -58,6 +58,7 @@ def probe(tmp_path: Path, monkeypatch):
 
 
 def peak(**config):
+    """The same for every seq up to 2048: tests set more."""
     return compute({"configs": [config]})["results"][0]["peak"]
 
 
@@ -141,9 +142,9 @@ def test_one_worker_serves_all_the_latest_inputs_win_and_a_refusal_is_an_output_
     page = shown(count=2)
     page.evaluate(
         f"""() => {{ const model = {FIRST}; for (let i = 1; i <= 40; i++) {{
-             model.set('inputs', {{configs: [{{seq: 64 * i}}]}}); model.save_changes(); }} }}"""
+             model.set('inputs', {{configs: [{{seq: 4096 + 64 * i}}]}}); model.save_changes(); }} }}"""
     )
-    wait_for_peak(page, peak(seq=64 * 40))
+    wait_for_peak(page, peak(seq=4096 + 64 * 40))
     page.wait_for_function(f"{FIRST}.get('status') == 'idle'")
     # Python came up after the last of them: the others were never computed.
     assert page.evaluate("performance.getEntriesByName('pb-compute').length") == 1
@@ -166,15 +167,15 @@ def test_the_state_lives_in_the_address_whose_changes_and_links_lead_to_the_widg
         wait_for_peak(page, peak(seq=seq, **config))
         page.wait_for_function("document.querySelector('#probe')?.getBoundingClientRect().top < innerHeight")
 
-    links = "".join(f'<a href="#probe?seq={seq}">{seq}</a>' for seq in (2048, 512))
+    links = "".join(f'<a href="#probe?seq={seq}">{seq}</a>' for seq in (8192, 4096))
     page = open_page(f'{links}<div style="height: 9000px"></div>{probe()}')
     assert page.evaluate("document.querySelector('#probe').dataset.state") is None
-    for seq in (2048, 512):
+    for seq in (8192, 4096):
         page.evaluate("scrollTo(0, 0)")
         page.get_by_role("link", name=str(seq)).click()
         arrives(seq)
-    page.evaluate("location.hash = '#probe?seq=256'")  # as a reader does who types it, or goes back
-    wait_for_peak(page, peak(seq=256))
+    page.evaluate("location.hash = '#probe?seq=16384'")  # as a reader does who types it, or goes back
+    wait_for_peak(page, peak(seq=16384))
     set_inputs(page, {"model": "gpt2", "seq": 1024})
     page.wait_for_function("location.hash == '#probe?model=gpt2&seq=1024'")
     assert page.evaluate(f"{FIRST}.get('link')").endswith("/#probe?model=gpt2&seq=1024")
@@ -187,16 +188,16 @@ def test_the_state_lives_in_the_address_whose_changes_and_links_lead_to_the_widg
 def test_a_widget_that_is_drawn_late_gets_its_state_whatever_another_one_says(open_page, probe, just_before):
     page = open_page(probe() + '<div style="height: 9000px"></div>' + probe(late=True))
     page.wait_for_function("document.querySelector('#probe').dataset.state == 'ready'")
-    set_inputs(page, {"seq": 512})
-    wait_for_peak(page, peak(seq=512))
-    page.wait_for_function("location.hash == '#probe?seq=512'")
+    set_inputs(page, {"seq": 4096})
+    wait_for_peak(page, peak(seq=4096))
+    page.wait_for_function("location.hash == '#probe?seq=4096'")
     said = {
         "an answer": "model.set('outputs', {...model.get('outputs')})",
-        "a move": "model.set('inputs', {configs: [{seq: 256}]})",
+        "a move": "model.set('inputs', {configs: [{seq: 16384}]})",
     }[just_before]
-    page.evaluate(f"() => {{ const model = {FIRST}; {said}; location.hash = '#late?seq=1024'; }}")
-    wait_for_peak(page, peak(seq=1024), 1)
-    assert page.evaluate("location.hash") == "#late?seq=1024"
+    page.evaluate(f"() => {{ const model = {FIRST}; {said}; location.hash = '#late?seq=8192'; }}")
+    wait_for_peak(page, peak(seq=8192), 1)
+    assert page.evaluate("location.hash") == "#late?seq=8192"
 
 
 CELL = """
