@@ -42,6 +42,7 @@ else:  # no test is about time, and a machine that does other things as well may
     hypothesis.settings.load_profile("playbook")
 
 ROOT = Path(__file__).resolve().parents[1]
+AXE = ROOT / "widgets" / "node_modules" / "axe-core" / "axe.min.js"
 NO_CHROMIUM = "no Chromium"
 NO_BOOK = "the book is not built"
 NO_TRITON = "no Triton 3.6.0"
@@ -66,7 +67,13 @@ def built_book() -> Path:
 
 
 class Kept(serve.Handler):
-    """Tests open a hundred pages, which have scripts, styles and fonts in common: the browser loads them once."""
+    """Tests open a hundred pages, which have scripts, styles and fonts in common: the browser loads them once.
+
+    And axe-core, which they have from ``/axe.js``: so it is compiled once as well.
+    """
+
+    def translate_path(self, path: str) -> str:
+        return str(AXE) if path == "/axe.js" else super().translate_path(path)
 
     def send_header(self, keyword: str, value: str) -> None:
         kept = keyword == "Cache-Control" and not self.path.partition("?")[0].endswith(
@@ -99,9 +106,12 @@ def chromium() -> str:
 @pytest.fixture(scope="session")
 def browser(chromium: str) -> Iterator[Browser]:
     """The one browser of all tests of a process, since Playwright can be started once: each test has a context of it."""
-    from playwright.sync_api import sync_playwright
+    from playwright.sync_api import Page, sync_playwright
 
-    with sync_playwright() as playwright:
+    # Who asks at every frame, as Playwright does, has the page drawn sixty times a second until it gets its answer.
+    waits = functools.partialmethod(Page.wait_for_function, polling=30)
+    with pytest.MonkeyPatch.context() as patch, sync_playwright() as playwright:
+        patch.setattr(Page, "wait_for_function", waits)
         here = (
             "--host-resolver-rules=MAP * ~NOTFOUND, EXCLUDE 127.0.0.1, EXCLUDE localhost"  # nothing leaves it
         )

@@ -202,22 +202,28 @@ TOO_WIDE = """() => {
   return [...(wide > 0 ? [`${wide} px too wide`] : []), ...found.map((el) => `cut off: ${el.outerHTML.slice(0, 200)}`)];
 }"""
 # What axe-core finds serious. After its first look at a page in a theme it looks at what is of another kind than all that
-# it has seen there: another tag, class or colour, other attributes, or in something of another kind.
+# it has seen there, once: another tag, class or colour, other attributes, or in something of another kind.
 SERIOUS = """async (theme) => {
   document.documentElement.dataset.theme = theme;
-  const seen = ((window.seen ??= {})[theme] ??= new Set()), kinds = new Map(), fresh = [];
+  const seen = ((window.seen ??= {})[theme] ??= new Set()), kinds = new Map(), first = !seen.size, fresh = new Set();
   for (const el of document.querySelectorAll("main, main *")) {
     const { color, backgroundColor, fill, opacity, fontSize, fontWeight } = getComputedStyle(el);
     const own = [...el.attributes].map(({ name, value }) => /^(class|role|type)$/.test(name) ? value : [name, !value]);
     const kind = [kinds.get(el.parentElement), el.tagName, color, backgroundColor, fill, opacity, fontSize, fontWeight,
       el.checkVisibility({ visibilityProperty: true }), !el.textContent.trim(), !el.childElementCount, ...own].join();
     kinds.set(el, kind);
-    if (seen.size !== seen.add(kind).size) fresh.push(el);
+    if (seen.size !== seen.add(kind).size || first) fresh.add(el);
   }
-  if (!fresh.length) return [];
-  const { violations } = await axe.run({ include: fresh }, { resultTypes: ["violations"] });
-  return violations.filter(({ impact }) => ["serious", "critical"].includes(impact))
-    .map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`);
+  if (!fresh.size) return [];
+  const grave = axe._audit.rules.filter(({ impact }) => ["serious", "critical"].includes(impact));
+  for (const rule of grave) {
+    const matches = (rule.judges ??= rule.matches);
+    rule.matches = (node, ...more) => fresh.has(node) && matches.call(rule, node, ...more);
+  }
+  const slight = axe._audit.rules.filter((rule) => !grave.includes(rule)).map(({ id }) => [id, { enabled: false }]);
+  const asked = { resultTypes: ["violations"], preload: false, rules: Object.fromEntries(slight) };
+  const { violations } = await axe.run("main", asked);
+  return violations.map(({ id, nodes }) => `${id}: ${nodes[0].html.slice(0, 200)}`);
 }"""
 PROBLEMS = f"""async (theme) => {{
   await {FRAMES};
