@@ -78,9 +78,9 @@ LOADS = {
 }  # fmt: skip
 
 
-def trainer(model: str, layout: str, steps: int = BEFORE + AFTER) -> Trainer:
+def trainer(model: str, layout: str, steps: int = BEFORE + AFTER, **options: Any) -> Trainer:
     shape, more = MODELS[model]
-    parsed = Layout.parse(layout)
+    parsed = Layout.parse(layout).replace(**options)
     config = TrainConfig(
         steps=steps,
         global_batch=8,
@@ -197,6 +197,24 @@ def test_with_zero_3_ranks_read_each_element_once_between_them(saved, ranks):
     read = [value[0][0] for value in values]
     assert sum(read) == whole
     assert max(read) < 0.3 * whole
+
+
+def test_a_run_that_goes_back_forgets_the_weights_that_a_look_at_another_text_has_gathered(ranks, tmp_path):
+
+    def work() -> tuple[Any, Any]:
+        with launch.process_group():
+            one = trainer("dense", "dp=2,zero=3", reshard=False)
+            numbers(one, BEFORE)
+            Checkpoints(Saving(str(tmp_path), 1), one).save()
+            on = numbers(one, AFTER)
+            with torch.no_grad():
+                one.model.loss(*one.batches.batch(0, *one.replica))
+            (path,) = checkpoints(tmp_path)
+            restore.load(one, path)
+            return on, numbers(one, AFTER)
+
+    for on, again in ranks(work, ranks=2).values:
+        assert again == on
 
 
 def test_pytorch_reads_the_files_as_its_own(saved):
