@@ -50,8 +50,8 @@ class Both:
 
 
 class Gathered(torch.optim.Muon):
-    """Of sharded matrices: moments stay shards, and what is made orthogonal is gathered in bf16, all under way at once;
-    each rank computes whole updates, and keeps its rows of them."""
+    """Of sharded matrices: moments stay shards, and what is made orthogonal is gathered in bf16, on GPUs all under way at
+    once; each rank computes whole updates, and keeps its rows of them."""
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -62,7 +62,8 @@ class Gathered(torch.optim.Muon):
         for grad, moment in zip(grads, moments, strict=True):
             moment.lerp_(grad, 1 - group["momentum"])
             part = grad.lerp(moment, group["momentum"]).bfloat16()
-            coming.append(part.redistribute(placements=[Replicate()], async_op=True))
+            # Several at once over gloo end a process in some thousand steps by a segmentation fault (PyTorch 2.13).
+            coming.append(part.redistribute(placements=[Replicate()], async_op=grad.is_cuda))
         for p, whole in zip(params, coming, strict=True):
             found = _zeropower_via_newtonschulz(
                 whole.to_local(), group["ns_coefficients"], group["ns_steps"], group["eps"]
