@@ -103,3 +103,13 @@ def test_folded_cells_are_named_by_what_they_hold(page: Page, site: str) -> None
     names = page.locator("details.hide > summary > .collapsed").all_inner_texts()
     assert names[0] == "Imports"
     assert {"Code of this figure", "Code of this table", "Solution"} <= set(names)
+
+
+def test_lines_of_prose_end_early_and_bars_of_a_widget_where_its_axis_ends(page: Page, site: str) -> None:
+    page.goto(site + "book/at-scale/overlap.html")
+    widest = "(all) => Math.max(...all.map((one) => one.getBoundingClientRect().width))"
+    assert page.locator("article section > p").evaluate_all(widest) <= 37 * 16
+    page.locator(".pb-widget").first.scroll_into_view_if_needed()
+    ends = "(one) => { const { left, right } = one.getBoundingClientRect(); return [left, right]; }"
+    track, axis = (page.locator(f".pb-ov-{name}").first.evaluate(ends) for name in ("track", "ticks"))
+    assert track == axis
