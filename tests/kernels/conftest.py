@@ -3,18 +3,14 @@
 from __future__ import annotations
 
 import hashlib
-import subprocess
 from collections.abc import Iterator
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import torch
-import triton
 from triton.runtime.cache import get_cache_manager
 
-from playbook_book.kernels import compiled, machine_code
+from playbook_book.kernels import machine_code
 
 DEVICES = ["cpu", *[pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available()]
 
@@ -38,17 +34,8 @@ def fp8_device(device: str) -> str:
 
 
 @pytest.fixture(autouse=True)
-def kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What ``ptxas`` says is kept from run to run, as Triton keeps what it compiles: nothing else takes as long."""
-
-    def run(command: list[str], **named: Any) -> subprocess.CompletedProcess[str]:
-        assembler, *flags, path, _, _ = command
-        asked = (triton.__version__, Path(assembler).name, *flags, Path(path).read_text())
-        cache = get_cache_manager(hashlib.sha256(repr(asked).encode()).hexdigest())
-        told = cache.get_file("told") or cache.put(
-            subprocess.run(command, **named).stderr, "told", binary=False
-        )
-        return subprocess.CompletedProcess(command, 0, stderr=Path(told).read_text())
+def kept_disassembly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is kept from run to run, as Triton keeps what it compiles: nothing else takes as long."""
 
     def disassembled(cubin: bytes) -> str:
         cache = get_cache_manager(hashlib.sha256(cubin).hexdigest())
@@ -56,4 +43,3 @@ def kept_reports(monkeypatch: pytest.MonkeyPatch) -> None:
 
     read = machine_code.disassembled
     monkeypatch.setattr(machine_code, "disassembled", disassembled)
-    monkeypatch.setattr(compiled, "subprocess", SimpleNamespace(run=run))

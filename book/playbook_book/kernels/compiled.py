@@ -12,9 +12,10 @@ from __future__ import annotations
 import playbook.kernels.jit  # noqa: F401 - first: it says so where there is no Triton
 
 # isort: split
+import contextlib
+import io
 import re
-import subprocess
-import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,19 +23,22 @@ from typing import Any
 import torch
 import triton
 from torch import Tensor
+from triton import knobs
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
+from triton.runtime.cache import get_cache_manager
 
 from playbook.errors import ConfigError
 from playbook.kernels.jit import GluonASTSource, Launch
 
-#: What ``ptxas`` calls the architectures, by compute capability. The a: with what only this generation has (wgmma, TMA).
-ARCHITECTURES = {80: "sm_80", 89: "sm_89", 90: "sm_90a", 100: "sm_100a"}
-#: Bytes of shared memory that a block may ask for (CUDA C++ programming guide, table of technical specifications).
+#: By compute capability, bytes of shared memory that a block may ask for (CUDA C++ programming guide, table of
+#: technical specifications).
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 #: Registers, threads and blocks of a multiprocessor, and its shared memory in bytes (the same table).
 REGISTERS, THREADS, BLOCKS = 65536, {80: 2048, 89: 1536, 90: 2048, 100: 2048}, 32
 ON_CHIP = {80: 164 * 1024, 89: 100 * 1024, 90: 228 * 1024, 100: 228 * 1024}
+#: What the assembler has said, in Triton's cache.
+REPORT = "ptxas.log"
 
 _TYPES = {
     torch.float32: "fp32", torch.float16: "fp16", torch.bfloat16: "bf16", torch.float64: "fp64", torch.int32: "i32",
@@ -117,25 +121,43 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 
     Raises ConfigError for others, and for types that these do not have.
     """
-    if capability not in ARCHITECTURES:
-        raise ConfigError(
-            f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}"
-        )
+    if capability not in SHARED:
+        raise ConfigError(f"capability is {capability}, but must be one of {', '.join(map(str, SHARED))}")
     kind = GluonASTSource if launch.kernel.is_gluon() else ASTSource
     source = kind(fn=launch.kernel, **_specialized(launch))
+    target = GPUTarget("cuda", capability, 32)
     try:
-        made = triton.compile(source, target=GPUTarget("cuda", capability, 32), options=launch.options)
+        with _assembler_reports() as said:
+            made = triton.compile(source, target=target, options=launch.options)
     except triton.CompilationError as error:
         raise ConfigError(
             f"{launch.kernel.fn.__name__} is not for capability {capability}: {error}"
         ) from error
-    ptx, cubin, told = made.asm["ptx"], made.asm["cubin"], _assembled(made.asm["ptx"], capability)
+    ptx, cubin, told = made.asm["ptx"], made.asm["cubin"], said.getvalue()
+    kept = get_cache_manager(made.hash)  # Triton's, beside the machine code that it is about
+    if not told and (file := kept.get_file(REPORT)):
+        told = Path(file).read_text()
+    else:
+        if not told:  # a launch has compiled it, not this function: once more, by the same command
+            backend = make_backend(target)
+            with _assembler_reports() as said:
+                backend.make_cubin(ptx, {}, backend.parse_options(launch.options), capability)
+            told = said.getvalue()
+        kept.put(told, REPORT, binary=False)
     registers = re.search(r"Used (\d+) registers", told)
     assert registers is not None, told
     spills = sum(map(int, re.findall(r"(\d+) bytes spill (?:stores|loads)", told)))
     warnings = tuple(re.findall(r"\((C75\d\d)\)", told))
     warps, shared, name = made.metadata.num_warps, made.metadata.shared, launch.kernel.fn.__name__
     return Compiled(name, capability, warps, int(registers[1]), spills, shared, ptx, warnings, cubin)
+
+
+@contextlib.contextmanager
+def _assembler_reports() -> Iterator[io.StringIO]:
+    """What ``ptxas`` says meanwhile."""
+    with knobs.nvidia.scope(), contextlib.redirect_stdout(io.StringIO()) as said:
+        knobs.nvidia.dump_ptxas_log = True
+        yield said
 
 
 def _specialized(launch: Launch) -> dict[str, Any]:
@@ -154,14 +176,3 @@ def _specialized(launch: Launch) -> dict[str, Any]:
         if isinstance(value, Tensor) or (isinstance(value, int) and value % 16 == 0):
             aligned[(i,)] = [["tt.divisibility", 16]]
     return {"signature": signature, "constexprs": constants, "attrs": aligned}
-
-
-def _assembled(ptx: str, capability: int) -> str:
-    """What the assembler reports."""
-    folder = Path(triton.__file__).parent / "backends/nvidia/bin"
-    assembler = folder / ("ptxas-blackwell" if capability >= 100 else "ptxas")
-    with tempfile.TemporaryDirectory() as scratch:
-        path = Path(scratch) / "kernel.ptx"
-        path.write_text(ptx)
-        command = [str(assembler), "-v", f"-arch={ARCHITECTURES[capability]}", str(path), "-o", "/dev/null"]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stderr
