@@ -86,7 +86,7 @@ def _controls() -> list[dict[str, Any]]:
         {"field": "accelerator", "label": "GPU", "kind": "select",
          "choices": [[gpu.name, gpu.title] for gpu in ACCELERATORS.values() if gpu.name != "cpu"]},
         {"field": "bandwidth", "label": "Network, GB/s", "kind": "number",
-         "stops": [b for b in (0.125, 1.25, 3.125, 12.5, 25, 50, 100, 200, 400, 450, 900)
+         "stops": [b for b in (0.125, 1.25, 3.125, 12.5, 25, 50, 100, 200, 360, 450, 900)
                    if BANDWIDTH[0] <= b <= BANDWIDTH[1]]},
     ]  # fmt: skip
 

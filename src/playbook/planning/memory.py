@@ -135,9 +135,9 @@ def predict(shape: ModelShape, layout: Layout | None = None, **job: Any) -> Memo
     return predict_job(Job(shape, layout or Layout(), **job))
 
 
-def predict_job(job: Job) -> MemoryReport:
-    """What `predict` gives."""
-    return MemoryReport(tuple(predict_stages(job)))
+def predict_job(job: Job, counted: Counted | None = None) -> MemoryReport:
+    """What `predict` gives; parameters are ``counted`` once for all jobs of a shape."""
+    return MemoryReport(tuple(predict_stages(job, counted=counted)))
 
 
 def predict_stages(

@@ -22,7 +22,7 @@ from playbook.layout import FIELDS, Layout
 from playbook.planning.flags.own import model_flags
 from playbook.planning.fusion import EVERYTHING, NOTHING, load_fused
 from playbook.planning.job import Job
-from playbook.planning.memory import MemoryReport, StageMemory, predict_job
+from playbook.planning.memory import Counted, MemoryReport, StageMemory, predict_job
 from playbook.planning.recipes import load_recipe
 from playbook.planning.terms import Part, Term, symbols
 from playbook_widgets.compute.advice import Advice, what_would_fit
@@ -233,9 +233,10 @@ def _parts(stage: StageMemory) -> dict[str, tuple[Part, ...]]:
 def _curve(job: Job) -> dict[str, list[int]]:
     """Bytes of each category on the fullest rank at the lengths of ``CURVE`` and at the one that is set."""
     curve: dict[str, list[int]] = {"seq": [], **{category: [] for category in CATEGORIES}, "peak": []}
+    counted: Counted = {}
     for seq in sorted({*CURVE, job.seq}):
         try:
-            report = predict_job(replace(job, seq=seq))
+            report = predict_job(replace(job, seq=seq), counted)
         except LayoutError:  # longer than the learned positions, or not divisible by cp
             continue
         curve["seq"].append(seq)
