@@ -31,8 +31,9 @@ from triton.runtime.cache import get_cache_manager
 from playbook.errors import ConfigError
 from playbook.kernels.jit import GluonASTSource, Launch
 
-#: By compute capability, bytes of shared memory that a block may ask for (CUDA C++ programming guide, table of
-#: technical specifications).
+#: What NVIDIA calls the architectures, by compute capability. The a: with what only this generation has (wgmma, TMA).
+ARCHITECTURES = {80: "sm_80", 89: "sm_89", 90: "sm_90a", 100: "sm_100a"}
+#: Bytes of shared memory that a block may ask for (CUDA C++ programming guide, table of technical specifications).
 SHARED = {80: 163 * 1024, 89: 99 * 1024, 90: 227 * 1024, 100: 227 * 1024}
 #: Registers, threads and blocks of a multiprocessor, and its shared memory in bytes (the same table).
 REGISTERS, THREADS, BLOCKS = 65536, {80: 2048, 89: 1536, 90: 2048, 100: 2048}, 32
@@ -121,8 +122,8 @@ def compiled(launch: Launch, capability: int) -> Compiled:
 
     Raises ConfigError for others, and for types that these do not have.
     """
-    if capability not in SHARED:
-        raise ConfigError(f"capability is {capability}, but must be one of {', '.join(map(str, SHARED))}")
+    if capability not in ARCHITECTURES:
+        raise ConfigError(f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}")
     kind = GluonASTSource if launch.kernel.is_gluon() else ASTSource
     source = kind(fn=launch.kernel, **_specialized(launch))
     target = GPUTarget("cuda", capability, 32)
