@@ -581,9 +581,17 @@ def test_memory_prints_the_contract(capsys):
     text = capsys.readouterr().out
     assert "parameters, on one device\n" in text
     assert "does not fit, by" in text
+    assert "--advice looks for layouts that fit on as many GPUs" in text
     *parts, total = map(float, re.search(r"^stage 0 +80 +1\.00(.*)", text, re.MULTILINE)[1].split())
     assert min(parts) >= 0  # of what is alive together
     assert sum(parts) == pytest.approx(total, abs=0.03)
+
+
+def test_what_advice_finds_or_does_not_comes_after_the_table(capsys):
+    assert main(["memory", "--model", "llama3-70b", "--gpus", "8", "--accelerator", "h100", "--advice"]) == 2
+    text, refused = capsys.readouterr()
+    assert "does not fit, by" in text
+    assert "nothing fits on 8 GPUs: even layout tp=8," in refused
 
 
 def test_memory_takes_a_gpu_of_ones_own(capsys):

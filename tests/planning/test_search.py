@@ -91,7 +91,7 @@ def test_the_nearest_needs_least_of_all_layouts():
         least = min(layouts, key=lambda layout: one.run(layout).needs)
         assert planner.needs_least(layouts).needs == one.run(least).needs
         mistaken += one.run(min(layouts, key=planner.least)).needs > one.run(least).needs
-        said = f"the nearest is that layout .* needs {one.run(least).needs / 1e9:.1f} GB on a rank"
+        said = f"even layout .* needs {one.run(least).needs / 1e9:.1f} GB on a rank"
         with pytest.raises(LayoutError, match=said):
             search(one, WIDE)
     assert mistaken > 0
@@ -109,7 +109,7 @@ def test_the_bound_knows_which_states_are_experts(zero):
 
 
 def test_one_gpu_is_one_and_its_smallest_micro_batch_is_the_nearest():
-    with pytest.raises(LayoutError, match=r"fits on 1 GPU: the nearest is that layout .* needs 132\.2 GB"):
+    with pytest.raises(LayoutError, match=r"fits on 1 GPU: even layout .* needs 132\.2 GB"):
         search(problem("llama3-8b", 1, 16, 2048))
 
 
@@ -264,7 +264,7 @@ def test_why_one_is_faster_in_words(slower, said):
 
 def test_what_cannot_be_found_is_said_in_one_sentence():
     with pytest.raises(
-        LayoutError, match=r"nothing fits on 8 GPUs: the nearest is that layout .* needs .* but h100 has"
+        LayoutError, match=r"nothing fits on 8 GPUs: even layout .* needs .* but h100 has"
     ):
         search(problem("llama3.1-405b", 8, 8))
     with pytest.raises(LayoutError, match="no layout takes 3 samples of 4096 tokens to 64 GPUs"):

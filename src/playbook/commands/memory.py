@@ -118,25 +118,25 @@ def run(args: argparse.Namespace) -> int:
     report = predict_job(job)
     needs = round(report.peak * known.reserved)
     memory, reserve = memory_of(args)
-    faster = advice(job, args.accelerator, memory, reserve, known) if args.advice else []
+    asked = job, args.accelerator, memory, reserve, known
     if args.json:
         fits = {} if memory is None else fit(needs, memory, reserve)
-        rows = [{"layout": str(one.layout), **one.step.to_json()} for one in faster]
+        found = advice(*asked) if args.advice else ()
+        rows = [{"layout": str(one.layout), **one.step.to_json()} for one in found]
         told = {"advice": rows} if args.advice else {}
         print(to_json({**_counts(shape), **report.to_json(), **fits, **told, **args.left_open}))
-    else:
-        print(
-            _table(shape, layout, report, args.unit)
-            + ("" if memory is None else fit_in_words(needs, memory, reserve, args.unit, digits=2))
-        )
-        for name in sorted(job.keeps):
-            print(f"{known.name} keeps {name}: {KEPT[name]}")
-        if args.explain:
-            print(_explanation(report, args.unit))
-        for one in faster:
-            print(
-                f"{one.layout}: {one.step.needs / UNITS[args.unit]:.2f} {args.unit}, a step of {one.step.seconds:.3g} s"
-            )
+        return 0
+    words = "" if memory is None else fit_in_words(needs, memory, reserve, args.unit, digits=2)
+    print(_table(shape, layout, report, args.unit) + words)
+    if memory is not None and needs > memory and not args.advice:
+        print("--advice looks for layouts that fit on as many GPUs")
+    for name in sorted(job.keeps):
+        print(f"{known.name} keeps {name}: {KEPT[name]}")
+    if args.explain:
+        print(_explanation(report, args.unit))
+    for one in advice(*asked) if args.advice else ():
+        peak = f"{one.step.needs / UNITS[args.unit]:.2f} {args.unit}"
+        print(f"{one.layout}: {peak}, a step of {one.step.seconds:.3g} s")
     return 0
 
 

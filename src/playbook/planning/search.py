@@ -552,7 +552,7 @@ class Planner:
         found = self.needs_least(layouts)
         if found is None:
             return f"nothing runs on {gpus}"
-        return f"nothing fits on {gpus}: the nearest is that " + found.does_not_fit(self.problem.capacity)
+        return f"nothing fits on {gpus}: even " + found.does_not_fit(self.problem.capacity)
 
     def needs_least(self, layouts: Iterable[Layout]) -> Run | None:
         """The run whose fullest rank needs least, the first of those in the order of `_effort`; None where none can run.
