@@ -109,7 +109,10 @@ def test_jobs_are_answered_line_by_line(capsys, tmp_path):
         ([*SIMULATE, "--cluster", '{"base": "h100-8"'], "the cluster's inline JSON cannot be read"),
         ([*SIMULATE, "--overlap", "dp=maybe"], "overlap is written dp,tp=no: 'dp=maybe' is neither"),
         ([*SIMULATE, "--reserve", "much"], "reserve"),
-        ([*SIMULATE, "--layout", "zero=0"], "GB on a rank of stage 0, but h100 has"),
+        (
+            [*SIMULATE, "--layout", "zero=0"],
+            "85.5 GB; playbook search finds layouts that fit, and --no-limit times",
+        ),
         (["search", "--gpus", "8"], "global_batch is missing"),
         (["search", "--global-batch", "8"], "gpus is missing"),
         ([*SEARCH, "--tp", "1,x"], "tp must be whole numbers such as 1,2,4, got '1,x'"),

@@ -263,9 +263,7 @@ def test_why_one_is_faster_in_words(slower, said):
 
 
 def test_what_cannot_be_found_is_said_in_one_sentence():
-    with pytest.raises(
-        LayoutError, match=r"nothing fits on 8 GPUs: even layout .* needs .* but h100 has"
-    ):
+    with pytest.raises(LayoutError, match=r"nothing fits on 8 GPUs: even layout .* needs .* but h100 has"):
         search(problem("llama3.1-405b", 8, 8))
     with pytest.raises(LayoutError, match="no layout takes 3 samples of 4096 tokens to 64 GPUs"):
         search(problem("gpt2", 64, 3), Space(tp=(1,), pp=(1,), cp=(1,)))

@@ -118,7 +118,9 @@ def run(args: argparse.Namespace) -> int:
     report = predict_job(job)
     needs = round(report.peak * known.reserved)
     memory, reserve = memory_of(args)
-    asked = job, args.accelerator, memory, reserve, known
+    if args.advice and memory is None:
+        raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
+    asked = job, args.accelerator, memory or 0, reserve, known
     if args.json:
         fits = {} if memory is None else fit(needs, memory, reserve)
         found = advice(*asked) if args.advice else ()
@@ -156,11 +158,9 @@ def _job(args: argparse.Namespace) -> Job:
 
 
 def advice(
-    job: Job, accelerator: str | None, memory: int | None, reserve: int | None, known: Calibration
+    job: Job, accelerator: str | None, memory: int, reserve: int | None, known: Calibration
 ) -> tuple[Found, ...]:
-    """The fastest layouts that fit on as many GPUs, for the same global batch; ConfigError where no GPU is named."""
-    if memory is None:
-        raise ConfigError("advice is about a GPU: give --accelerator with it, or --memory")
+    """The fastest layouts that fit on as many GPUs, for the same global batch."""
     gpu = dataclasses.replace(load_accelerator(accelerator or "h100"), memory_bytes=memory)
     cluster = dataclasses.replace(cluster_of(gpu), gpus=job.layout.world_size)
     free = default_reserve(memory) if reserve is None else reserve

@@ -14,7 +14,7 @@ from typing import Any
 from playbook._json import to_json
 from playbook.block import Kind
 from playbook.commands.flags import DOCUMENT, MODEL, add_fields, add_run, pasted
-from playbook.errors import ConfigError
+from playbook.errors import ConfigError, LayoutError
 from playbook.figures.units import format_seconds
 from playbook.hardware import FITS, TIGHT, TOO_LARGE, UNITS, default_reserve, read_bytes, verdict_of
 from playbook.layout import Layout
@@ -134,7 +134,12 @@ def run(args: argparse.Namespace) -> int:
     found = jobs.run_of(
         {key: value for key, value in job.items() if key != "reserve"}, pasted(args, args.parser)
     )
-    step = found.step(job.get("reserve"), limit=not args.no_limit)
+    found.check()
+    try:
+        step = found.step(job.get("reserve"), limit=not args.no_limit)
+    except LayoutError as error:
+        more = "playbook search finds layouts that fit, and --no-limit times this one"
+        raise LayoutError(f"{error}; {more}") from None
     if args.json:
         print(to_json({**step.to_json(), **args.left_open}))
         return 0
@@ -177,15 +182,8 @@ def _table(found: Run, step: Step, reserve: int | None) -> str:
 def fit_in_words(needs: int, memory: int, reserve: int | None, unit: str, digits: int) -> str:
     """Of how much memory, and whether that fits: the end of a sentence about ``needs`` bytes."""
     free = default_reserve(memory) if reserve is None else reserve
-    said = {
-        key: f"{size / UNITS[unit]:.{digits}f} {unit}"
-        for key, size in {
-            "memory": memory,
-            "left": memory - needs,
-            "over": needs - memory,
-            "free": free,
-        }.items()
-    }
+    sizes = {"memory": memory, "left": memory - needs, "over": needs - memory, "free": free}
+    said = {key: f"{size / UNITS[unit]:.{digits}f} {unit}" for key, size in sizes.items()}
     words = {
         FITS: "fits, with {left} to spare",
         TIGHT: "tight, with {left} to spare, which is less than the {free} that should stay free",
