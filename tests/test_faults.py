@@ -7,6 +7,7 @@ import random
 import subprocess
 from pathlib import Path
 from typing import ClassVar
+from unittest import mock
 
 import pytest
 
@@ -103,9 +104,9 @@ def test_a_campaign_tells_of_all_its_trials(tmp_path, capsys, monkeypatch):
 
 def test_a_run_that_does_not_end_is_found_and_the_next_one_is_not_touched(bench):
     """Where it is the first one, the process that runs trials has only begun to start, and is taken along."""
-    bench.known[0], bench.limit = {}, 0.01
-    assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
-    del bench.known[0]
+    bench.limit = 0.01
+    with mock.patch.dict(bench.known, {0: {}}):
+        assert bench.trial(trial("SIGKILL"), 0)["problems"] == ["hang"]
     bench.limit = LONG
     found = bench.trial(trial("SIGKILL"), 0)
     assert (found["problems"], found["statuses"], found["named"]) == ([], [1, 0], True)
