@@ -7,8 +7,10 @@ Of ``TOGETHER``, in a folder of their own, none begins before all have come so f
 import gc
 import os
 import runpy
+import signal
 import sys
 import time
+import traceback
 from pathlib import Path
 
 gc.disable()  # nothing that is imported becomes garbage
@@ -26,7 +28,9 @@ gc.enable()
 
 
 def rank(*command: str) -> None:
-    """What ``python COMMAND`` does, which is ``-u PROGRAM ARGUMENTS…`` or ``-u -m MODULE ARGUMENTS…``."""
+    """What ``python COMMAND`` does, which is ``-u PROGRAM ARGUMENTS…`` or ``-u -m MODULE ARGUMENTS…``: it ends by a
+    signal as any program, not as an agent, and prints what it raises, of which PyTorch would leave a file behind."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     module = command[1] == "-m"
     sys.argv = list(command[1 + module :])
     try:
@@ -34,6 +38,9 @@ def rank(*command: str) -> None:
     except SystemExit as end:
         if end.code:
             os._exit(end.code)
+    except Exception:
+        traceback.print_exc()
+        os._exit(1)
 
 
 def forked(config: LaunchConfig, entrypoint: str) -> elastic_launch:
