@@ -123,7 +123,9 @@ def compiled(launch: Launch, capability: int) -> Compiled:
     Raises ConfigError for others, and for types that these do not have.
     """
     if capability not in ARCHITECTURES:
-        raise ConfigError(f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}")
+        raise ConfigError(
+            f"capability is {capability}, but must be one of {', '.join(map(str, ARCHITECTURES))}"
+        )
     kind = GluonASTSource if launch.kernel.is_gluon() else ASTSource
     source = kind(fn=launch.kernel, **_specialized(launch))
     target = GPUTarget("cuda", capability, 32)
