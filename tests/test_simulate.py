@@ -126,6 +126,10 @@ def test_bad_input_is_one_sentence(capsys, argv, sentence):
     assert sentence in refused(capsys, *argv)
 
 
+def test_what_cannot_run_anyhow_is_not_sent_to_search(capsys):
+    assert "search" not in refused(capsys, *SIMULATE, "--layout", "tp=3")
+
+
 def test_search_lists_layouts_that_can_be_simulated(capsys):
     found = json.loads(said(capsys, *SEARCH, "--json"))
     assert len(found["layouts"]) == 3

@@ -35,7 +35,7 @@ DEFAULTS: dict[str, Any] = {
     "optimizer_bytes": None,  # Adam's
     "reshard": True,
     "accelerator": "h100",
-    "bandwidth": 360,  # rings between nodes: eight adapters of 50 GB/s, of which NVLink fills so much
+    "bandwidth": 360,  # a ring over nodes: NVLink brings its eight adapters, of 50 GB/s each, no more
 }
 PARAMETERS = (10**6, 10**12)
 REPLICAS = (1, 4096)
