@@ -127,7 +127,7 @@ def test_bad_input_is_one_sentence(capsys, argv, sentence):
 
 
 def test_what_cannot_run_anyhow_is_not_sent_to_search(capsys):
-    assert "search" not in refused(capsys, *SIMULATE, "--layout", "tp=3")
+    assert "search" not in refused(capsys, *SIMULATE, "--layout", "ep=2")
 
 
 def test_search_lists_layouts_that_can_be_simulated(capsys):
