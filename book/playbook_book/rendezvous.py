@@ -14,6 +14,7 @@ from collections.abc import Iterator
 
 from playbook._checks import check_int
 from playbook.collectives import CollectiveError
+from playbook.launch.processes import free_port as free_port
 from playbook_book.alarms import PeerError
 from playbook_book.sockets import SocketGroup
 
@@ -56,12 +57,6 @@ def connect(
             (messages if kind == _MESSAGES else alarms)[peer] = opened.enter_context(connection)
         opened.pop_all()
     return SocketGroup(rank, messages, alarms, timeout)
-
-
-def free_port(host: str = "127.0.0.1") -> int:
-    """A port at which nothing listens just now."""
-    with _listen((host, 0)) as listener:
-        return listener.getsockname()[1]
 
 
 def _tell(mine: Address, listener: socket.socket, size: int, deadline: float) -> list[Address]:

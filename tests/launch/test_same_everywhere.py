@@ -69,9 +69,20 @@ def printed(ranks, script) -> list[str]:
     return [rank.output for rank in warm_ranks]
 
 
+TAKEN = """\
+import os, socket
+if os.environ["RANK"] == "0":
+    taken = socket.create_server(("", int(os.environ["MASTER_PORT"])))
+"""
+
+
 @pytest.mark.slow
 def test_cold_ranks_on_a_node_each_print_the_same(ranks, script, printed):
-    """But for where they are; torchrun with both ranks on one node is below, as cold ranks in ``test_kernel.py``."""
+    """But for where they are; torchrun with both ranks on one node is below, as cold ranks in ``test_kernel.py``.
+
+    Somebody else has the port that torchrun has found free.
+    """
+    script.write_text(TAKEN + script.read_text())
     cold_ranks = ranks(script, *ARGUMENTS, ranks=2, nnodes=2)
     for r, rank in enumerate(cold_ranks):
         assert rank.output == printed[r].replace(

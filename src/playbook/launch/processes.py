@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 import os
+import secrets
 import signal
 import socket
 import sys
@@ -76,7 +77,10 @@ def kill_group(leader: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return int(listener.getsockname()[1])
+    """A TCP port of this machine that nobody listens on. Below those that kernels give to connections of their own
+    accord: none of these takes it before whoever asked for it listens."""
+    while True:
+        port = 10_000 + secrets.randbelow(20_000)  # whose numbers no seed makes the same in two processes
+        with socket.socket() as listener, contextlib.suppress(OSError):
+            listener.bind(("127.0.0.1", port))
+            return port

@@ -22,7 +22,6 @@ import select
 import shutil
 import socket
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -136,30 +135,6 @@ def _as_if_new(job: Job, rank: int) -> None:
         threads = job.env["OMP_NUM_THREADS"].partition(",")[0]
         sys.modules["torch"].set_num_threads(int(threads) if threads.isdigit() else 1)
         sys.modules["torch"].default_generator.seed()
-        _meet_through_a_file(job)
-
-
-def _meet_through_a_file(job: Job) -> None:
-    """Let ``init_process_group("gloo")``, which asks torchrun's environment, find the other ranks through a file.
-
-    A TCP store would need a port, which another process may have taken by then, and a server.
-    """
-    import torch.distributed as dist
-
-    # By its full name: `torch.distributed.rendezvous` is also a function.
-    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
-    meetings = 0
-
-    def by_file(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-        nonlocal meetings
-        meetings += 1  # a process group that is initialised again must not read the keys of the last
-        store = dist.FileStore(str(job.folder / f"store-{meetings}"), job.ranks)
-        if timeout is not None:
-            store.set_timeout(timeout)
-        yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        raise RuntimeError("Unable to perform rerendezvous using env:// method")
-
-    rendezvous._rendezvous_handlers["env"] = by_file  # register_rendezvous_handler refuses to replace one
 
 
 def warm_up() -> None:
