@@ -130,9 +130,18 @@ def test_a_run_goes_back_and_passes_over_the_batches_since(tmp_path, capsys):
     assert again.skipped == other.skipped
 
 
-def test_a_run_that_goes_back_twice_to_one_checkpoint_meets_no_batch_again(tmp_path):
-    """The checkpoint does not know of the batches that were passed over since."""
-    one, asked = trainer(bad=(BAD, BAD + 2)), []
+@pytest.mark.parametrize(
+    ("again", "steps"),
+    [
+        (
+            BAD + 2,
+            [*range(BAD + 1), 4, 5, *range(4, STEPS)],
+        ),  # the checkpoint knows nothing of those passed over since
+        (BAD + 6, [*range(BAD + 1), *range(4, 10), *range(8, STEPS)]),  # the next one knows of the first ones
+    ],
+)
+def test_a_run_that_goes_back_twice_meets_no_batch_again(tmp_path, again, steps):
+    one, asked = trainer(bad=(BAD, again)), []
     around = one.around
 
     def noted(step: int) -> Any:
@@ -142,8 +151,8 @@ def test_a_run_that_goes_back_twice_to_one_checkpoint_meets_no_batch_again(tmp_p
 
     one.around = noted
     guarded(one, "rewind", tmp_path)
-    assert asked == [(s, b) for b, s in enumerate([*range(BAD + 1), 4, 5, *range(4, STEPS)])]
-    assert one.skipped == 3 + 2
+    assert asked == [(s, b) for b, s in enumerate(steps)]
+    assert one.skipped == len(steps) - STEPS
 
 
 def test_what_a_skipped_step_has_seen_is_in_no_scale():
