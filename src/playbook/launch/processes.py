@@ -77,8 +77,7 @@ def kill_group(leader: int) -> None:
 
 
 def free_port() -> int:
-    """A TCP port of this machine that nobody listens on. Below those that kernels give to connections of their own
-    accord: none of these takes it before whoever asked for it listens."""
+    """A TCP port of this machine that nobody listens on, below those that a kernel gives to connections meanwhile."""
     while True:
         port = 10_000 + secrets.randbelow(20_000)  # whose numbers no seed makes the same in two processes
         with socket.socket() as listener, contextlib.suppress(OSError):

@@ -1,7 +1,6 @@
 """The warm process: imports torch once, then forks ranks that start in milliseconds. It ends when its parent does.
 
-It stays single-threaded and never opens a port, so that a fork of it is as good as a new process; ranks meet through a
-file.
+It stays single-threaded and never opens a port, so that a fork of it is as good as a new process.
 Requests and reports are JSON packets on one socket:
 
     ← {"run": FOLDER}    → {"folder": …, "rank": 2, "status": 0}    as ``subprocess`` counts: -9 is SIGKILL

@@ -5,12 +5,13 @@ from __future__ import annotations
 import atexit
 import contextlib
 import faulthandler
-import importlib
+import itertools
 import os
 import sys
 import threading
 import types
 from collections.abc import Iterator
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -70,23 +71,18 @@ def _meet_through_a_file(job: Job) -> None:
     """Let ``init_process_group("gloo")``, which asks torchrun's environment, find the other ranks through a file.
 
     A TCP store would need a server, and a port: what torchrun has chosen may be taken by the time that ranks listen.
+    PyTorch has a way for "env" already, and would refuse to register another.
     """
     import torch.distributed as dist
 
-    # By its full name: `torch.distributed.rendezvous` is also a function.
-    rendezvous: Any = importlib.import_module("torch.distributed.rendezvous")
-    meetings = 0
+    meetings = itertools.count()  # a group that is initialised again must not read the keys of the last
 
-    def by_file(url: str, timeout: Any = None, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
-        nonlocal meetings
-        meetings += 1  # a process group that is initialised again must not read the keys of the last
-        store = dist.FileStore(str(job.folder / f"store-{meetings}"), job.ranks)
-        if timeout is not None:
-            store.set_timeout(timeout)
+    def by_file(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+        store = dist.FileStore(str(job.folder / f"store-{next(meetings)}"), job.ranks)
+        store.set_timeout(timeout)
         yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
-        raise RuntimeError("Unable to perform rerendezvous using env:// method")
 
-    rendezvous._rendezvous_handlers["env"] = by_file  # register_rendezvous_handler refuses to replace one
+    sys.modules["torch.distributed.rendezvous"]._rendezvous_handlers["env"] = by_file
 
 
 def _run(job: Job) -> Any:
