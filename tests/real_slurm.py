@@ -141,7 +141,10 @@ class Cluster:
             (self.folder / f"gpu{number}").touch()
         (self.folder / "munge.key").write_bytes(secrets.token_bytes(64))
         (self.folder / "munge.key").chmod(0o600)
-        ports = [free_port() for _ in range(1 + len(NODES))]
+        found: set[int] = set()
+        while len(found) <= len(NODES):
+            found.add(free_port())
+        ports = list(found)
         node = "NodeName={} NodeHostname=localhost Port={} CPUs=12 Gres=gpu:4"
         values = {"folder": self.folder, "port": ports[0], "first": _first_job()}
         values["nodes"] = "\n".join(map(node.format, NODES, ports[1:]))
