@@ -69,6 +69,17 @@ def printed(ranks, script) -> list[str]:
     return [rank.output for rank in warm_ranks]
 
 
+def test_where_ranks_meet_can_be_asked_for(ranks):
+    """As PyTorch's own ways can, without a time-out."""
+
+    def work() -> bytes:
+        store, rank, size = next(dist.rendezvous("env://"))
+        store.set(f"from {rank}", f"{rank} of {size}")
+        return store.get(f"from {1 - rank}")
+
+    assert ranks(work, ranks=2).values == [b"1 of 2", b"0 of 2"]
+
+
 TAKEN = """\
 import os, socket
 if os.environ["RANK"] == "0":

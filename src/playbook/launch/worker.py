@@ -77,7 +77,7 @@ def _meet_through_a_file(job: Job) -> None:
 
     meetings = itertools.count()  # a group that is initialised again must not read the keys of the last
 
-    def by_file(url: str, timeout: timedelta, **_: Any) -> Iterator[tuple[dist.Store, int, int]]:
+    def by_file(url: str, timeout: timedelta = dist.constants.default_pg_timeout, **_: Any) -> Iterator[Any]:
         store = dist.FileStore(str(job.folder / f"store-{next(meetings)}"), job.ranks)
         store.set_timeout(timeout)
         yield store, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
